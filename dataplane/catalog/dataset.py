@@ -1,0 +1,72 @@
+"""Reading: the versions at a URL, and one of them opened."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from dataplane.catalog.index_file import decode_index
+from dataplane.catalog.version import FOLDER, DatasetVersion, IndexPart, number_of, path_of
+from dataplane.errors import CorruptBlockError, DatasetNotFoundError
+from dataplane.formats import Format, format_named
+from dataplane.plan import BlockIndex
+from dataplane.storage import Store, digest_of, open_store
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One committed version, pinned: what others write later does not change it."""
+
+    store: Store
+    version: DatasetVersion
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return self.version.schema
+
+    @cached_property
+    def format(self) -> Format:
+        return format_named(self.version.block_format)
+
+    @cached_property
+    def index(self) -> BlockIndex:
+        """All blocks. Reads the index files on first use and checks their digests."""
+        return BlockIndex.concatenate([self._read_part(part) for part in self.version.index])
+
+    def _read_part(self, part: IndexPart) -> BlockIndex:
+        where = f"{self.store.url}/{part.path}"
+        try:
+            data = self.store.read(part.path)
+        except FileNotFoundError:
+            raise CorruptBlockError(
+                f"{where}: version {self.version.number} names this index file and it is missing; restore it"
+            ) from None
+        if (found := digest_of(data).hex()) != part.digest:
+            raise CorruptBlockError(f"{where}: digest {found}, expected {part.digest}; restore the file")
+        return decode_index(data, where)
+
+
+def list_versions(store: Store) -> list[int]:
+    """Numbers of the committed versions, ascending; none where there is no dataset."""
+    numbers = (number_of(path) for path in store.list(FOLDER))
+    return sorted(number for number in numbers if number is not None)
+
+
+def open_dataset(url: str, *, version: int | None = None, storage_options: Mapping[str, Any] | None = None) -> Dataset:
+    """The version asked for, else the newest.
+
+    Raises DatasetNotFoundError where there is none, StoreError where the store cannot say.
+    """
+    store = open_store(url, storage_options)
+    numbers = list_versions(store)
+    if not numbers:
+        raise DatasetNotFoundError(
+            f"{url}: no dataset here (no committed version); write one with `dataplane preprocess SOURCE {url}`"
+        )
+    number = numbers[-1] if version is None else version
+    if number not in numbers:
+        raise DatasetNotFoundError(f"{url}: version {number} does not exist; there are {', '.join(map(str, numbers))}")
+    path = path_of(number)
+    return Dataset(store, DatasetVersion.from_json(store.read(path), f"{store.url}/{path}"))

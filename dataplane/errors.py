@@ -1,0 +1,66 @@
+"""The exception tree: what can go wrong in the world, as opposed to in a caller's arguments.
+
+DataplaneError
+├── DatasetError
+│   ├── DatasetNotFoundError     no committed version at this URL, or not the one asked for
+│   ├── DatasetExistsError       a dataset is there already and nobody asked to extend it
+│   └── VersionConflictError     another writer committed this version number first
+├── CorruptBlockError            bytes that do not match their digest, or do not decode
+├── StoreError
+│   ├── StoreUnavailableError    the store cannot be reached or keeps refusing
+│   └── StorePermissionError     the store refuses these credentials
+├── InputError                   a source of preprocessing that cannot be read as what it claims to be
+├── StateMismatchError           a saved state that belongs to other data or to another order
+└── MissingExtraError            an optional package that is not installed
+
+Mistakes in arguments are plain `ValueError`; a message says what is wrong, where, the value seen and
+what to do, in lower case.
+"""
+
+
+class DataplaneError(Exception):
+    """Everything this package raises about the world outside the caller's arguments."""
+
+
+class DatasetError(DataplaneError):
+    """A dataset's versions are not what was expected."""
+
+
+class DatasetNotFoundError(DatasetError):
+    """There is no committed version at the URL, or not the one asked for."""
+
+
+class DatasetExistsError(DatasetError):
+    """A dataset is there already and nobody asked to extend it."""
+
+
+class VersionConflictError(DatasetError):
+    """Another writer committed this version number first; nothing of theirs was touched."""
+
+
+class CorruptBlockError(DataplaneError):
+    """Bytes that do not match their digest, or do not decode."""
+
+
+class StoreError(DataplaneError):
+    """A store did not do what was asked."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached, or kept failing until the retries were used up."""
+
+
+class StorePermissionError(StoreError):
+    """The store refuses these credentials, or they have expired."""
+
+
+class InputError(DataplaneError):
+    """A source of preprocessing that cannot be read as what it claims to be."""
+
+
+class StateMismatchError(DataplaneError):
+    """A saved state that belongs to other data or to another order."""
+
+
+class MissingExtraError(DataplaneError):
+    """An optional package is needed and not installed; the message names the extra."""

@@ -1,0 +1,6 @@
+"""DECODE: a file to blocks, a block's bytes to a record batch. Knows no rank, seed or thread."""
+
+from dataplane.formats.arrow import ArrowFormat, ShardBuilder
+from dataplane.formats.base import Format, format_named
+
+__all__ = ["ArrowFormat", "Format", "ShardBuilder", "format_named"]

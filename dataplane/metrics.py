@@ -1,0 +1,37 @@
+"""Counters and clocks of the stages. They never print or log; whoever wants numbers takes a snapshot."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Metrics:
+    """Named sums, safe to add to from any thread.
+
+    Names end in their unit: `fetched_bytes`, `decode_seconds`; counts have none: `cache_hits`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, **amounts: float) -> None:
+        with self._lock:
+            for name, amount in amounts.items():
+                self._sums[name] += amount
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Adds the wall time of the block to `<stage>_seconds`, whether or not it raises."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(**{f"{stage}_seconds": time.perf_counter() - start})
+
+    def snapshot(self) -> dict[str, float]:
+        """All sums since the start, at one moment."""
+        with self._lock:
+            return dict(self._sums)

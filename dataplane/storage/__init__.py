@@ -1,0 +1,10 @@
+"""FETCH: bytes and URLs. Knows no sample, column, rank or epoch."""
+
+from dataplane.storage.blocks import BlockSource
+from dataplane.storage.cache import BlockCache
+from dataplane.storage.digest import digest_of
+from dataplane.storage.filesystem import filesystem_of
+from dataplane.storage.open import open_store
+from dataplane.storage.store import Store
+
+__all__ = ["BlockCache", "BlockSource", "Store", "digest_of", "filesystem_of", "open_store"]

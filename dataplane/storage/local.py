@@ -1,0 +1,122 @@
+"""A folder of the local file system."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dataplane.buffers import BufferPool
+from dataplane.errors import StorePermissionError, StoreUnavailableError
+from dataplane.storage.store import check_length
+
+# Blocks that may be between reading and decoding at once, and cost no fresh memory.
+READ_BUFFERS = 64
+# Names that no complete object has; `list` leaves them out, and a crash leaves at most these behind.
+TEMPORARY_PREFIX = ".dataplane-tmp-"
+
+
+class LocalStore:
+    """Objects are files; writes go to a temporary name in the same folder first."""
+
+    is_local = True
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.url = str(root)
+        self._buffers = BufferPool(READ_BUFFERS)
+
+    def read(self, path: str) -> bytes:
+        with self._named(path) as file:
+            return file.read_bytes()
+
+    def read_range(self, path: str, start: int, stop: int) -> memoryview:
+        with self._named(path) as file:
+            data = read_into(self._buffers, file, start, stop)
+        check_length(self.url, path, start, stop, len(data))
+        return data
+
+    def write(self, path: str, data: bytes | memoryview) -> None:
+        with self._named(path) as file, _temporary_copy(file, data) as temporary:
+            os.replace(temporary, file)
+            _sync_folder(file.parent)
+
+    def create(self, path: str, data: bytes | memoryview) -> None:
+        with self._named(path) as file, _temporary_copy(file, data) as temporary:
+            os.link(temporary, file)  # unlike a rename, refuses an existing target
+            _sync_folder(file.parent)
+
+    def list(self, folder: str) -> list[str]:
+        with self._named(folder) as root:
+            return sorted(
+                os.path.relpath(os.path.join(where, name), self._root)
+                for where, _, names in os.walk(root, onerror=_raise_unless_missing)
+                for name in names
+                if not name.startswith(TEMPORARY_PREFIX)
+            )
+
+    def size(self, path: str) -> int:
+        with self._named(path) as file:
+            return file.stat().st_size
+
+    def delete(self, path: str) -> None:
+        with self._named(path) as file:
+            file.unlink(missing_ok=True)
+
+    @contextmanager
+    def _named(self, path: str) -> Iterator[Path]:
+        """The file of a path; turns the system's errors into ones that say what to do."""
+        try:
+            yield self._root / path
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except PermissionError as error:
+            raise StorePermissionError(f"{self.url}/{path}: {error.strerror}") from error
+        except OSError as error:
+            raise StoreUnavailableError(f"{self.url}/{path}: {error.strerror or error}") from error
+
+
+def read_into(buffers: BufferPool, file: Path, start: int, stop: int | None = None) -> memoryview:
+    """The bytes [start, stop) of a file, to its end if `stop` is None; fewer where the file ends before."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        if stop is None:
+            stop = os.fstat(descriptor).st_size
+        view = memoryview(buffers.take(max(0, stop - start)))
+        filled = 0
+        # Linux gives at most 2 GiB at once.
+        while filled < len(view) and (count := os.preadv(descriptor, [view[filled:]], start + filled)):
+            filled += count
+        return view[:filled]
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _temporary_copy(file: Path, data: bytes | memoryview) -> Iterator[Path]:
+    """A durable copy of the data beside `file`, gone at the end unless it was renamed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        yield temporary
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -1,0 +1,196 @@
+"""A prefix of a bucket on S3, GCS or Azure, through obstore.
+
+obstore runs its requests on threads of its own, which a fork does not copy: in a child process of a parent that has
+used it, every request would hang. There the same requests are made by a relay process (`dataplane.storage.relay`).
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import from_url
+
+from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError
+from dataplane.storage.relay import Relay, describe
+from dataplane.storage.store import check_length
+
+PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl")
+
+# s3fs's words for what obstore calls otherwise, so that one set of options serves both.
+_SYNONYMS = {
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "endpoint_url": "endpoint",
+    "anon": "skip_signature",
+}
+# Six tries over some ten seconds outlast a burst of 503s; an unreachable endpoint is reported well within a minute.
+_RETRIES: Any = {
+    "max_retries": 6,
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=5),
+        "base": 2,
+    },
+    "retry_timeout": timedelta(seconds=40),
+}
+_SDK_REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
+_CLIENT = {"connect_timeout": "5s", "timeout": "30s"}
+
+
+class _Runtime:
+    """Whether this process may use obstore: not after a fork from a process that had used it."""
+
+    used = False
+    lost = False
+
+    @classmethod
+    def use(cls) -> None:
+        if not cls.used and not cls.lost:
+            cls.used = True
+            os.register_at_fork(after_in_child=cls._forked)
+
+    @classmethod
+    def _forked(cls) -> None:
+        cls.used, cls.lost = False, True
+
+
+class ObjectStore:
+    """Objects below a prefix. Retries with jittered exponential back-off are obstore's."""
+
+    is_local = False
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:  # Any: as obstore's own options
+        self.url = url.rstrip("/")
+        self._options = dict(options)
+        self._store: Any = None
+
+    def read(self, path: str) -> bytes:
+        if relayed := self._relayed():
+            return bytes(relayed("read", path))
+        with self._translated(path) as store:
+            return obstore.get(store, path).bytes().to_bytes()
+
+    def read_range(self, path: str, start: int, stop: int) -> memoryview:
+        if relayed := self._relayed():
+            data = memoryview(relayed("read_range", path, start, stop))
+        elif start == stop:  # an empty range cannot be asked for
+            self.size(path)
+            return memoryview(b"")
+        else:
+            with self._translated(path) as store:
+                data = memoryview(obstore.get_range(store, path, start=start, end=stop))
+        check_length(self.url, path, start, stop, len(data))
+        return data
+
+    def write(self, path: str, data: bytes | memoryview) -> None:
+        if relayed := self._relayed():
+            relayed("write", path, data=data)
+            return
+        with self._translated(path) as store:
+            obstore.put(store, path, data)
+
+    def create(self, path: str, data: bytes | memoryview) -> None:
+        if relayed := self._relayed():
+            relayed("create", path, data=data)
+            return
+        with self._translated(path) as store:
+            # A conditional put is one request; only a multipart upload could leave parts behind.
+            obstore.put(store, path, data, mode="create", use_multipart=False)
+
+    def list(self, folder: str) -> list[str]:
+        if relayed := self._relayed():
+            return bytes(relayed("list", folder)).decode().split("\0")[:-1]
+        with self._translated(folder) as store:
+            pages = obstore.list(store, prefix=folder or None)
+            return sorted(entry["path"] for page in pages for entry in page)
+
+    def size(self, path: str) -> int:
+        if relayed := self._relayed():
+            return int(bytes(relayed("size", path)))
+        with self._translated(path) as store:
+            return obstore.head(store, path)["size"]
+
+    def delete(self, path: str) -> None:
+        if relayed := self._relayed():
+            relayed("delete", path)
+            return
+        with self._translated(path) as store:
+            try:
+                obstore.delete(store, path)
+            except FileNotFoundError:
+                return
+
+    def _relayed(self) -> "partial[bytes] | None":
+        """In a forked process, the function that has a method's work done elsewhere."""
+        if not _Runtime.lost:
+            return None
+        return partial(Relay.of_this_process().call, describe(self.url, self._options))
+
+    def _opened(self) -> Any:  # Any: one of obstore's store classes
+        if self._store is None:
+            _Runtime.use()
+            protocol, _, path = self.url.partition("://")
+            # Every character of our URLs is literal; obstore takes some for escapes, queries and fragments.
+            url = f"{protocol.replace('s3a', 's3')}://{quote(path, safe='/@:')}"
+            self._store = from_url(url, **connection_arguments(url, self._options))
+        return self._store
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[Any]:
+        """The store; turns obstore's errors into ours, with one line of its words."""
+        where = f"{self.url}/{path}" if path else self.url
+        try:
+            yield self._opened()
+        except AlreadyExistsError as error:
+            raise FileExistsError(f"{where} exists already") from error
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{where} does not exist") from error
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise StorePermissionError(f"{where}: the store refuses these credentials: {_reason(error)}") from error
+        except BaseError as error:
+            if "416 Range Not Satisfiable" in str(error):
+                raise StoreError(f"{where}: ends before the bytes that were asked for") from error
+            raise StoreUnavailableError(f"{where}: {_reason(error)}") from error
+        except ValueError as error:
+            raise StoreError(f"{where}: {_reason(error)}") from error
+
+
+def connection_arguments(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of obstore's constructors for a URL: config, client options, retries."""
+    config = {_SYNONYMS.get(name, name): value for name, value in options.items()}
+    client = {**_CLIENT, **config.pop("client_options", {})}
+    retries = config.pop("retry_config", _RETRIES)
+    endpoint = str(config.get("endpoint", "")) or _endpoint_from_sdk_environment(url)
+    if endpoint.startswith("http://"):
+        client.setdefault("allow_http", True)
+    if url.startswith(("s3:", "s3a:")) and not _SDK_REGIONS & os.environ.keys():
+        config.setdefault("region", "us-east-1")
+    return {"config": config, "client_options": client, "retry_config": retries}
+
+
+def _endpoint_from_sdk_environment(url: str) -> str:
+    """The endpoint that the cloud SDKs' own variables name; obstore reads them too, but not for `allow_http`."""
+    if not url.startswith(("s3:", "s3a:")):
+        return ""
+    return os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error, and the cause that obstore hides in its debug output."""
+    text = str(error)
+    line = text.split("\n", 1)[0].strip()
+    causes = re.findall(r'(?:message|error|kind): "?([A-Z][^"\n{(]{5,80})"?', text)
+    return f"{line} ({causes[-1].strip()})" if causes else line

@@ -1,0 +1,26 @@
+"""URL to store."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dataplane.storage import object_store
+from dataplane.storage.filesystem import filesystem_of, protocol_of
+from dataplane.storage.fsspec_store import FsspecStore
+from dataplane.storage.local import LocalStore
+from dataplane.storage.object_store import ObjectStore
+from dataplane.storage.store import Store
+
+
+def open_store(url: str, options: Mapping[str, Any] | None = None) -> Store:
+    """The store whose root is `url`. Makes no request; raises StoreError for an unknown protocol.
+
+    `options` are the store's own (endpoint, access_key_id, region, ... for S3); s3fs's names for them are understood.
+    """
+    protocol = protocol_of(url)
+    if protocol == "file":
+        return LocalStore(Path(url.removeprefix("file://")).absolute())
+    if protocol in object_store.PROTOCOLS:
+        return ObjectStore(url, options or {})
+    filesystem, path = filesystem_of(url, options)
+    return FsspecStore(filesystem, path, url.rstrip("/"))

@@ -1,0 +1,16 @@
+"""READ: files of a corpus to documents or to record batches, or a refusal that names file and place."""
+
+from preprocess.sources.find import Inputs, find_inputs
+from preprocess.sources.input_file import Compression, Form, InputFile
+from preprocess.sources.reader import Reader, Reading, reader_for
+
+__all__ = [
+    "Compression",
+    "Form",
+    "InputFile",
+    "Inputs",
+    "Reader",
+    "Reading",
+    "find_inputs",
+    "reader_for",
+]

@@ -1,0 +1,91 @@
+"""One file of the corpus: where it is, what it claims to be, and its bytes."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dataplane.metrics import Metrics
+from dataplane.storage import Store
+
+# One ranged read; large enough that a round trip to an object store costs little, small beside a block's memory.
+CHUNK_BYTES = 4 << 20
+
+# No record may be larger: Arrow's string and binary columns count bytes in 31 bits.
+MAX_RECORD_BYTES = 2**31 - 1
+
+
+class Form(StrEnum):
+    """What a file's bytes mean."""
+
+    JSONL = "jsonl"
+    TEXT = "text"
+    PARQUET = "parquet"
+
+
+class Compression(StrEnum):
+    """How a file's bytes are packed as a whole."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFile:
+    """A file as it was when it was found. A file that changes afterwards is refused while it is read."""
+
+    store: Store
+    path: str
+    num_bytes: int
+    form: Form
+    compression: Compression
+
+    def __str__(self) -> str:
+        return f"{self.store.url.rstrip('/')}/{self.path}"
+
+    def chunks(self, metrics: Metrics) -> Iterator[bytes | memoryview]:
+        """All bytes in order; counts them as `input_bytes`. Raises StoreError if there are fewer."""
+        for start in range(0, self.num_bytes, CHUNK_BYTES):
+            stop = min(start + CHUNK_BYTES, self.num_bytes)
+            chunk = self.store.read_range(self.path, start, stop)
+            metrics.add(input_bytes=len(chunk))
+            yield chunk
+
+    def opened(self) -> io.BufferedIOBase:
+        """A seekable binary file, for readers that jump about. Holds nothing open."""
+        return io.BufferedReader(_RangedFile(self), CHUNK_BYTES >> 4)
+
+
+class _RangedFile(io.RawIOBase):
+    def __init__(self, file: InputFile) -> None:
+        super().__init__()
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.num_bytes}
+        position = base[whence] + offset
+        if position < 0:
+            # A damaged footer can ask for this; it must not look like a fault of the store.
+            raise ValueError(f"seek to {position}, before the start of the file")
+        self._position = position
+        return position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # callers give memoryviews
+        start = self._position
+        stop = min(start + len(buffer), self._file.num_bytes)
+        if start >= stop:
+            return 0
+        buffer[: stop - start] = self._file.store.read_range(self._file.path, start, stop)
+        self._position = stop
+        return stop - start

@@ -1,0 +1,140 @@
+"""Parquet, row group by row group. Arrow types are kept; dictionaries become their values.
+
+Whether a column has nulls is taken from the file's statistics where it has them, and is checked when the rows are read.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dataplane.errors import InputError
+from dataplane.metrics import Metrics
+from preprocess.schema import Survey, conform, plain_type
+from preprocess.sources.documents import grouped
+from preprocess.sources.input_file import InputFile
+
+# Decoded bytes of one record batch, by the row group's average row.
+_BATCH_BYTES = 8 << 20
+
+
+class Parquet:
+    """Reads Parquet files; page checksums are checked where a file has them."""
+
+    def __init__(self, text_column: str, metrics: Metrics) -> None:
+        self._text_column = text_column
+        self._metrics = metrics
+
+    def texts(self, file: InputFile) -> Iterator[list[str]]:
+        return grouped(self._texts(file))
+
+    def survey(self, file: InputFile, survey: Survey) -> None:
+        with _refusals(file), _opened(file) as parquet:
+            schema = _schema_of(parquet, file)
+            wanted = [field for field in schema if survey.wants(field.name)]
+            fields = [
+                field.with_nullable(field.nullable and _has_nulls(parquet, field.name)) for field in wanted
+            ]
+        survey.add_schema(pa.schema(fields), str(file), all_names=schema.names)
+
+    def batches(self, file: InputFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        with _refusals(file), _opened(file) as parquet:
+            own = _schema_of(parquet, file)
+            names = [name for name in schema.names if name in own.names]
+            for batch in self._raw_batches(parquet, file, names):
+                yield conform(batch, schema, str(file))
+
+    def _texts(self, file: InputFile) -> Iterator[str]:
+        column = self._text_column
+        row = 0
+        with _refusals(file), _opened(file) as parquet:
+            schema = _schema_of(parquet, file)
+            if column not in schema.names:
+                raise InputError(
+                    f"{file}: has no column {column!r}; its columns are {', '.join(schema.names)}, "
+                    "choose one with --text-column"
+                )
+            kind = schema.field(column).type
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise InputError(f"{file}: column {column!r} is of type {kind}, not string")
+            for batch in self._raw_batches(parquet, file, [column]):
+                texts = batch.column(0)
+                if texts.null_count:
+                    place = row + texts.to_pylist().index(None)
+                    raise InputError(f"{file}: column {column!r} is null in row {place} (from 0)")
+                row += len(texts)
+                yield from texts.to_pylist()
+
+    def _raw_batches(
+        self, parquet: pq.ParquetFile, file: InputFile, names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows, as they are in the file; counts `input_bytes` row group by row group."""
+        counted = 0
+        for number in range(parquet.num_row_groups):
+            group = parquet.metadata.row_group(number)
+            yield from _group_batches(parquet, number, names)
+            columns = (group.column(i) for i in range(group.num_columns))
+            compressed = min(
+                sum(column.total_compressed_size for column in columns), file.num_bytes - counted
+            )
+            self._metrics.add(input_bytes=compressed)
+            counted += compressed
+        self._metrics.add(input_bytes=file.num_bytes - counted)
+
+
+def _group_batches(
+    parquet: pq.ParquetFile, number: int, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    group = parquet.metadata.row_group(number)
+    row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+    size = max(1, min(_BATCH_BYTES // row_bytes, 1 << 16))
+    for batch in parquet.iter_batches(size, row_groups=[number], columns=list(names)):
+        batch.validate(full=True)
+        # A name that is also the start of another's path brings that one along.
+        yield batch.select(list(names))
+
+
+def _schema_of(parquet: pq.ParquetFile, file: InputFile) -> pa.Schema:
+    schema = parquet.schema_arrow
+    if not schema.names:
+        raise InputError(f"{file}: has no columns")
+    if len(set(schema.names)) < len(schema.names):
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        raise InputError(f"{file}: has more than one column named {', '.join(twice)}; rename one")
+    return pa.schema([pa.field(f.name, plain_type(f.type), f.nullable) for f in schema])
+
+
+def _has_nulls(parquet: pq.ParquetFile, name: str) -> bool:
+    groups = range(parquet.num_row_groups)
+    if (leaf := _flat_leaf(parquet, name)) is not None:
+        statistics = [parquet.metadata.row_group(g).column(leaf).statistics for g in groups]
+        if all(s is not None and s.has_null_count for s in statistics):
+            return any(s.null_count for s in statistics)
+    return any(
+        batch.column(0).null_count for g in groups for batch in _group_batches(parquet, g, [name])
+    )
+
+
+def _flat_leaf(parquet: pq.ParquetFile, name: str) -> int | None:
+    """Number of the leaf of a column that is neither nested nor repeated: its nulls are the column's."""
+    for number in range(parquet.metadata.num_columns):
+        leaf = parquet.schema.column(number)
+        if leaf.path == name and leaf.max_repetition_level == 0 and leaf.max_definition_level == 1:
+            return number
+    return None
+
+
+@contextmanager
+def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
+    with pq.ParquetFile(file.opened(), page_checksum_verification=True) as parquet:
+        yield parquet
+
+
+@contextmanager
+def _refusals(file: InputFile) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise InputError(f"{file}: not readable as Parquet: {reason}") from error

@@ -1,0 +1,72 @@
+"""What the reader of every form can do, and which form has which."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+from dataplane.metrics import Metrics
+from preprocess.schema import Survey
+from preprocess.sources.compression import DEFAULT_WINDOW_LOG, MAX_WINDOW_LOG, decompressed
+from preprocess.sources.input_file import Form, InputFile
+from preprocess.sources.jsonl import JsonLines
+from preprocess.sources.parquet import Parquet
+from preprocess.sources.text import PlainText
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How the bytes of the inputs are understood."""
+
+    format: Literal["auto", "jsonl", "text", "parquet"] = "auto"
+    """`auto` goes by the ends of the files' names."""
+    records: Literal["file", "line"] = "file"
+    """What one record of plain text is."""
+    text_column: str = "text"
+    """Column that holds the documents; also the name of the column that plain text becomes."""
+    zstd_window_log: int = DEFAULT_WINDOW_LOG
+    """Frames with a window of more than 2 to this power bytes are refused."""
+
+    def __post_init__(self) -> None:
+        if self.format not in ("auto", *Form):
+            raise ValueError(f"format must be auto, {', '.join(Form)}, got {self.format!r}")
+        if self.records not in ("file", "line"):
+            raise ValueError(f"records must be file or line, got {self.records!r}")
+        if not 10 <= self.zstd_window_log <= MAX_WINDOW_LOG:
+            raise ValueError(
+                f"zstd_window_log must be in [10, {MAX_WINDOW_LOG}], got {self.zstd_window_log}"
+            )
+
+
+class Reader(Protocol):
+    """Reads the files of one form. Every refusal is an InputError that names file and place."""
+
+    def texts(self, file: InputFile) -> Iterator[list[str]]:
+        """The documents in order, in lists of about a million characters."""
+        ...
+
+    def survey(self, file: InputFile, survey: Survey) -> None:
+        """Adds the columns and types of all rows of the file."""
+        ...
+
+    def batches(self, file: InputFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows in order, of a schema that a survey of this file led to."""
+        ...
+
+
+def reader_for(form: Form, reading: Reading, metrics: Metrics) -> Reader:
+    """Counts what it reads as `input_bytes` and what it leaves out as `dropped_blank_lines`."""
+    plain = partial(_plain_bytes, window_log=reading.zstd_window_log, metrics=metrics)
+    readers: dict[Form, Callable[[], Reader]] = {
+        Form.JSONL: lambda: JsonLines(plain, reading.text_column),
+        Form.TEXT: lambda: PlainText(plain, reading.text_column, reading.records, metrics),
+        Form.PARQUET: lambda: Parquet(reading.text_column, metrics),
+    }
+    return readers[form]()
+
+
+def _plain_bytes(file: InputFile, *, window_log: int, metrics: Metrics) -> Iterator[bytes]:
+    chunks = file.chunks(metrics)
+    return decompressed(chunks, file.compression, where=str(file), window_log=window_log)

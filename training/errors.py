@@ -1,0 +1,11 @@
+"""What can go wrong in a run, beside the loader's own errors."""
+
+from dataplane.errors import DataplaneError
+
+
+class NonFiniteError(DataplaneError):
+    """A loss or gradient is not finite; every rank stops before the weights see it."""
+
+
+class CheckpointError(DataplaneError):
+    """A checkpoint cannot be written, or is not what was written."""

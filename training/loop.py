@@ -1,0 +1,341 @@
+"""The step loop: batches in, updates out, each second charged to its cause.
+
+One update, in order: count the targets of all ranks, then per micro-batch forward and backward,
+then unscale, clip, agree, step. A non-finite loss on any rank, or a non-finite gradient without loss
+scaling, stops every rank before the weights see it. Under loss scaling a non-finite gradient skips
+the update on every rank: it is counted, the scale falls, and the schedule stays where it is.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dataplane import Position, Ragged
+from dataplane.profile import StepAccount
+from training.checkpoint import Checkpoints
+from training.errors import NonFiniteError
+from training.generators import generator_state, restore_generators
+from training.group import Group, without_exchange
+from training.log import StepLog, StepMetrics
+from training.objective import Columns, Objective
+from training.precision import MIN_LOSS_SCALE, Precision
+from training.schedule import WarmupCosine
+from training.signals import StopRequest
+
+T = TypeVar("T")
+
+
+class Loader(Protocol):
+    """What the trainer needs of a loader; `dataplane.StreamingLoader` is one."""
+
+    def __iter__(self) -> Iterator[Any]:  # Any: Columns with a `position`; no protocol says that
+        """Batches: columns of tensors, and in `position` the place in the epoch after them."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:  # Any: JSON values
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # Any: JSON values
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """The numbers that an update follows."""
+
+    schedule: WarmupCosine
+    clip_norm: float | None
+    accumulation: int
+    precision: Precision
+
+
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    """How far a run has come."""
+
+    step: int = 0
+    """Updates made: the schedule's place."""
+
+    skipped: int = 0
+    tokens: int = 0
+    """Counted targets of all ranks."""
+
+    loss: float = math.nan
+    """Of the last update."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Outcome:
+    """What the ranks found out together about one update."""
+
+    lr: float
+    loss: float
+    grad_norm: float
+    tokens: int
+    stop: bool
+    non_finite_ranks: list[int]
+
+
+class Trainer:
+    """Runs updates from a loader's batches until there are enough, or until it is asked to stop."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        objective: Objective,
+        loader: Loader,
+        recipe: Recipe,
+        group: Group,
+        device: torch.device,
+        account: StepAccount,
+        log: StepLog | None = None,
+    ) -> None:
+        """`model` is on `device`, and wrapped by `group` where there are several ranks."""
+        self.progress = Progress()
+        self._model = model
+        self._optimizer = optimizer
+        self._objective = objective
+        self._loader = loader
+        self._recipe = recipe
+        self._group = group
+        self._device = device
+        self._account = account
+        self._log = log
+        self._rehearsed = group.world_size == 1  # nothing to lay out
+        self._scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision.loss_scaling)
+
+    def train(
+        self,
+        *,
+        num_steps: int,
+        stop: StopRequest,
+        checkpoints: Checkpoints | None = None,
+        every_steps: int = 1,
+    ) -> bool:
+        """Train until `num_steps` updates are made or the data ends; false if `stop` came first.
+
+        A signal noted by any rank stops all ranks after the same update. A checkpoint is written
+        every `every_steps` updates and at the end, whichever end it is.
+
+        Raises:
+            NonFiniteError: a loss or gradient is not finite; the same error on all ranks.
+        """
+        saved, stopped = self.progress.step, False
+        if self.progress.step >= num_steps:
+            return True
+        for micro_batches in self._account.steps(grouped(self._loader, self._recipe.accumulation)):
+            if not self._rehearsed:
+                self._rehearse(micro_batches[0])
+            outcome = self._update(micro_batches, stop=stop)
+            self._report(outcome, position=micro_batches[-1].position)
+            stopped, finished = outcome.stop, self.progress.step >= num_steps
+            due = self.progress.step % every_steps == 0 or stopped or finished
+            if checkpoints is not None and due and self.progress.step > saved:
+                with self._account.phase("checkpoint"):
+                    self.save(checkpoints)
+                saved = self.progress.step
+            if stopped or finished:
+                break
+        else:
+            if checkpoints is not None and self.progress.step > saved:
+                self.save(checkpoints)
+        return not stopped
+
+    def save(self, checkpoints: Checkpoints) -> None:
+        """Write a checkpoint of everything that the next update depends on."""
+        shared = {
+            "step": self.progress.step,
+            "skipped": self.progress.skipped,
+            "tokens": self.progress.tokens,
+            "loss": self.progress.loss,
+            "model": _bare(self._model).state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+            "loader": self._loader.state_dict(),
+        }
+        own = {"generators": generator_state(self._device)}
+        checkpoints.save(self.progress.step, shared=shared, own=own)
+
+    def resume(self, checkpoints: Checkpoints, step: int) -> None:
+        """Continue from the checkpoint of `step`, at this or another world size.
+
+        Generators that the checkpoint has no state for, those of added ranks, keep their seed.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged.
+            StateMismatchError: it belongs to other data.
+            RuntimeError: it belongs to a model of another shape.
+        """
+        shared, own = checkpoints.load(step)
+        self._loader.load_state_dict(shared["loader"])
+        try:
+            _bare(self._model).load_state_dict(shared["model"])
+        except RuntimeError as error:
+            error.add_note(f"the checkpoint of step {step} is of another model; use another folder")
+            raise
+        self._optimizer.load_state_dict(shared["optimizer"])
+        self._scaler.load_state_dict(shared["scaler"])
+        self.progress = Progress(
+            step=shared["step"],
+            skipped=shared["skipped"],
+            tokens=shared["tokens"],
+            loss=shared["loss"],
+        )
+        if own is not None:
+            restore_generators(own["generators"], self._device)
+
+    def _update(self, batches: Sequence[Columns], *, stop: StopRequest) -> _Outcome:
+        """Make or skip one update from the micro-batches of this rank."""
+        num_targets = self._group.sum([sum(self._objective.count(batch) for batch in batches)])
+        for parameters in self._optimizer.param_groups:
+            parameters["lr"] = self._recipe.schedule.lr(self.progress.step)
+        with self._account.phase("transfer"):
+            moved = [self._move(batch) for batch in batches]
+        losses = self._losses(moved, num_targets=num_targets[0].clamp(min=1))
+        with self._account.phase("optimizer"):
+            grad_norm = self._clip()
+            outcome = self._agree(losses, num_targets, grad_norm, stop=stop)
+            self._refuse_non_finite(outcome)
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+            self._optimizer.zero_grad()
+        self._count(outcome)
+        return outcome
+
+    def _losses(self, batches: Sequence[Columns], *, num_targets: Tensor) -> Tensor:
+        """Leave the gradient of the global mean loss in the parameters; this rank's sum of losses.
+
+        DDP averages over ranks, hence the factor world_size. Only the last micro-batch exchanges.
+        """
+        factor = (self._group.world_size / num_targets).to(torch.float32)
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
+            with without_exchange(self._model) if left else nullcontext():
+                with self._account.phase("forward"), self._autocast():
+                    loss = self._objective.loss(self._model, batch)
+                with self._account.phase("backward"):
+                    torch.autograd.backward(self._scaler.scale(loss * factor))
+            total += loss.detach()
+        return total
+
+    def _clip(self) -> Tensor:
+        """Undo the loss scale and clip; the global gradient norm from before clipping."""
+        self._scaler.unscale_(self._optimizer)
+        limit = math.inf if self._recipe.clip_norm is None else self._recipe.clip_norm
+        return nn.utils.clip_grad_norm_(self._model.parameters(), limit)
+
+    def _agree(self, losses: Tensor, num_targets: Tensor, grad_norm: Tensor, *, stop: StopRequest) -> _Outcome:
+        """Tell the other ranks this one's losses and troubles; only here the host waits."""
+        own_loss, norm, tokens = torch.stack([losses, grad_norm.double(), num_targets[0]]).tolist()
+        finite = math.isfinite(own_loss)
+        flags = [0.0] * self._group.world_size
+        flags[self._group.rank] = float(not finite)
+        sums = self._group.sum([own_loss if finite else 0.0, float(stop.signal is not None), *flags])
+        loss, num_stops, *non_finite = sums.tolist()
+        return _Outcome(
+            lr=self._recipe.schedule.lr(self.progress.step),
+            loss=loss / max(tokens, 1),
+            grad_norm=norm,
+            tokens=int(tokens),
+            stop=num_stops > 0,
+            non_finite_ranks=[rank for rank, flag in enumerate(non_finite) if flag],
+        )
+
+    def _refuse_non_finite(self, outcome: _Outcome) -> None:
+        """Raise on all ranks, before the weights change, where no smaller loss scale helps."""
+        update = self.progress.step + 1
+        if outcome.non_finite_ranks:
+            ranks = ", ".join(str(rank) for rank in outcome.non_finite_ranks)
+            raise NonFiniteError(
+                f"the loss of update {update} is not finite on rank {ranks}; all ranks stop before "
+                "it reaches the weights: look at that rank's data, or lower optimizer.lr"
+            )
+        if math.isfinite(outcome.grad_norm):
+            return
+        if not self._scaler.is_enabled():
+            raise NonFiniteError(
+                f"the gradient norm of update {update} is {outcome.grad_norm}; all ranks stop before "
+                "it reaches the weights: lower optimizer.lr or optimizer.clip_norm"
+            )
+        if self._scaler.get_scale() < MIN_LOSS_SCALE:
+            raise NonFiniteError(
+                f"the gradient of update {update} overflows at a loss scale of "
+                f"{self._scaler.get_scale()}; use precision bf16, or lower optimizer.lr"
+            )
+
+    def _count(self, outcome: _Outcome) -> None:
+        if not math.isfinite(outcome.grad_norm):  # the scaler has skipped this one
+            self.progress.skipped += 1
+            return
+        self.progress.step += 1
+        self.progress.tokens += outcome.tokens
+        self.progress.loss = outcome.loss
+
+    def _report(self, outcome: _Outcome, *, position: Position) -> None:
+        if self._log is None:
+            return
+        times = self._account.progress()
+        seconds = max(sum(times.values()), 1) / 1e9
+        self._log.write(
+            StepMetrics(
+                step=self.progress.step,
+                loss=outcome.loss,
+                lr=outcome.lr,
+                grad_norm=outcome.grad_norm,
+                tokens=outcome.tokens,
+                tokens_per_second=outcome.tokens / seconds,
+                data_wait=times["data_wait"] / 1e9 / seconds,
+                epoch=position.epoch,
+                consumed=position.consumed,
+                skipped=self.progress.skipped,
+                loss_scale=self._scaler.get_scale(),
+            )
+        )
+
+    def _rehearse(self, batch: Columns) -> None:
+        """Run one backward pass that leaves no trace but the layout of the gradient exchange.
+
+        DDP lays out its buckets anew after the first backward pass, and the last bit of a sum over
+        more than two ranks depends on where in a bucket a value lies. Without this, the first
+        update after a resume could differ from the same update of an uninterrupted run.
+        """
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            self._losses([self._move(batch)], num_targets=torch.ones((), device=self._device))
+        self._optimizer.zero_grad()
+        self._rehearsed = True
+
+    def _move(self, batch: Columns) -> Columns:
+        return {name: to_device(batch[name], self._device) for name in self._objective.columns}
+
+    def _autocast(self) -> torch.autocast:
+        precision = self._recipe.precision
+        return torch.autocast(self._device.type, dtype=precision.dtype, enabled=precision.autocast)
+
+
+def to_device(column: Tensor | Ragged, device: torch.device) -> Tensor | Ragged:
+    """The column on the device; the copy from pinned memory does not block."""
+    if isinstance(column, Ragged):
+        return Ragged(*(part.to(device, non_blocking=True) for part in column))
+    return column.to(device, non_blocking=True)
+
+
+def grouped(batches: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of `size` batches, and at the end of the data a shorter one; never reads ahead."""
+    iterator = iter(batches)
+    while group := list(islice(iterator, size)):
+        yield group
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    """The model without its DDP wrapper, so that a checkpoint knows no world size."""
+    return model.module if isinstance(model, DistributedDataParallel) else model

@@ -1,0 +1,326 @@
+"""A run from a configuration: for one rank, everything put together, trained, and written down."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
+import torch
+from rich.console import Console
+
+from dataplane import StreamingLoader, Topology
+from dataplane.profile import Clock, HostClock, StepAccount
+from training.checkpoint import Checkpoints, LocalFolder
+from training.config import TrainConfig
+from training.generators import seed_generators
+from training.group import Group, process_group
+from training.log import StepLog, forget_after
+from training.loop import Loader, Recipe, Trainer
+from training.model import GPT
+from training.objective import NextToken
+from training.optimizer import build_optimizer
+from training.precision import decide_precision
+from training.schedule import WarmupCosine
+from training.signals import StopRequest
+
+
+class _Counters(Protocol):
+    def snapshot(self) -> dict[str, float | int]: ...
+
+
+class DatasetLoader(Loader, Protocol):
+    """A loader that also describes its dataset."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+    @property
+    def metrics(self) -> _Counters: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: Any) -> None:  # Any: as contextlib declares it
+        ...
+
+
+OpenLoader = Callable[[TrainConfig, Topology, list[str]], DatasetLoader]
+"""Makes the loader of a run, given the columns it is to deliver."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """How a run ended; rank 0 leaves it in `summary.json`."""
+
+    step: int
+    """Updates made in the whole run, those before a resume included."""
+
+    num_steps: int
+    """Updates that were asked for."""
+
+    resumed_from: int | None
+    stopped_by: str | None
+    """The signal that ended the run early, or None."""
+
+    loss: float | None
+    """Mean per counted token in the last update; None if none was made."""
+
+    tokens: int
+    """Counted tokens of the whole run."""
+
+    skipped: int
+    seconds: float
+    """Of this process's part of the run, from opening the loader to the last checkpoint."""
+
+    world_size: int
+    num_parameters: int
+    loader: dict[str, float | int]
+    """This rank's counters of the loader."""
+
+
+def open_streaming_loader(config: TrainConfig, topology: Topology, columns: list[str]) -> DatasetLoader:
+    """The dataset's loader over endless epochs; settings left out keep the loader's defaults."""
+    settings = config.data.model_dump(exclude_none=True)
+    url = settings.pop("url")
+    return StreamingLoader(url, **settings, topology=topology, columns=columns, endless=True)
+
+
+def run(
+    config: TrainConfig,
+    topology: Topology | None = None,
+    *,
+    local_rank: int = 0,
+    local_world_size: int = 1,
+    rendezvous: str | None = None,
+    open_loader: OpenLoader = open_streaming_loader,
+    console: Console | None = None,
+) -> Summary:
+    """Train as one rank of `topology`, resuming from the newest checkpoint; returns when done.
+
+    SIGTERM and SIGINT end the run after the step in hand, with a checkpoint; the summary names the
+    signal. `rendezvous` (a URL like `tcp://host:port`) is needed for several ranks.
+
+    Raises:
+        ValueError: settings that do not fit the machine, the dataset or the folder.
+        DataplaneError: the dataset, a checkpoint, or a loss that is not finite.
+    """
+    topology = topology or Topology()
+    console = console or Console()
+    device = decide_device(config.device, local_rank)
+    torch.set_num_threads(config.threads or threads_per_rank(local_world_size))
+    account = StepAccount(clock=_clock(device), rank=topology.rank)
+    started = time.monotonic()
+    with ExitStack() as stack:
+        stop = stack.enter_context(StopRequest())
+        group = stack.enter_context(
+            process_group(topology, device, rendezvous=rendezvous, timeout_seconds=config.timeout_seconds)
+        )
+        objective = NextToken(mask_documents=config.model.mask_documents)
+        loader = stack.enter_context(open_loader(config, topology, objective.columns))
+        model = build_model(config, loader).to(device)
+        seed_generators(config.seed, rank=topology.rank)
+        checkpoints = _open_checkpoints(config, group)
+        resumed_from = checkpoints.latest()
+        log = None
+        if topology.rank == 0:
+            _prepare_folder(config, resumed_from)
+            log = stack.enter_context(_open_log(config, console))
+            log.say(_headline(config, model, topology, device, resumed_from))
+        trainer = Trainer(
+            model=group.wrap(model),
+            optimizer=build_optimizer(model, config.optimizer),
+            objective=objective,
+            loader=loader,
+            recipe=_recipe(config, device),
+            group=group,
+            device=device,
+            account=account,
+            log=log,
+        )
+        if resumed_from is not None:
+            trainer.resume(checkpoints, resumed_from)
+        try:
+            finished = trainer.train(
+                num_steps=config.optimizer.num_steps,
+                stop=stop,
+                checkpoints=checkpoints,
+                every_steps=config.checkpoint.every_steps,
+            )
+        finally:
+            _write_json(config.folder / f"account-rank{topology.rank}.json", account.summary().to_dict())
+        progress = trainer.progress
+        summary = Summary(
+            step=progress.step,
+            num_steps=config.optimizer.num_steps,
+            resumed_from=resumed_from,
+            stopped_by=None if finished else _name(stop),
+            loss=None if math.isnan(progress.loss) else progress.loss,
+            tokens=progress.tokens,
+            skipped=progress.skipped,
+            seconds=time.monotonic() - started,
+            world_size=topology.world_size,
+            num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+            loader=loader.metrics.snapshot(),
+        )
+        if log is not None:
+            _write_json(config.folder / "summary.json", asdict(summary))
+            log.say(_farewell(summary, config))
+    return summary
+
+
+def decide_device(name: str, local_rank: int) -> torch.device:
+    """The device of this rank: its own GPU where there is one.
+
+    Raises:
+        ValueError: CUDA is asked for, and this machine has no device for the rank.
+    """
+    num_devices = torch.cuda.device_count()
+    if name == "cpu" or (name == "auto" and num_devices == 0):
+        return torch.device("cpu")
+    if local_rank >= num_devices:
+        raise ValueError(
+            f"local rank {local_rank} has no GPU, this machine has {num_devices}; start fewer ranks or set device='cpu'"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def threads_per_rank(local_world_size: int) -> int:
+    """An equal share of the cores that this process may use, and at least one thread."""
+    may_pin = hasattr(os, "sched_getaffinity")
+    num_cores = len(os.sched_getaffinity(0)) if may_pin else os.cpu_count() or 1
+    return max(1, num_cores // local_world_size)
+
+
+def build_model(config: TrainConfig, loader: DatasetLoader) -> GPT:
+    """The GPT with the configured seed's weights, sized after the dataset where that was left open.
+
+    Raises:
+        ValueError: neither the configuration nor the dataset gives a size, or they do not fit.
+    """
+    vocab_size = loader.metadata.get("vocab_size")
+    gpt = config.model.gpt(
+        vocab_size=None if vocab_size is None else int(vocab_size),
+        context=row_width(loader.schema),
+    )
+    torch.manual_seed(config.seed)
+    return GPT(gpt)
+
+
+def row_width(schema: pa.Schema) -> int | None:
+    """Tokens per row of a packed dataset; None where rows differ in length.
+
+    Raises:
+        ValueError: there is no column of tokens.
+    """
+    if "tokens" not in schema.names:
+        raise ValueError(
+            f"the dataset has the columns {', '.join(schema.names)} and no column 'tokens'; "
+            "preprocess it with a tokenizer first"
+        )
+    kind = schema.field("tokens").type
+    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    return int(storage.list_size) if pa.types.is_fixed_size_list(storage) else None
+
+
+def _clock(device: torch.device) -> Clock:
+    if device.type != "cuda":
+        return HostClock()
+    from dataplane.profile.device import CudaClock  # only where there is a device to ask
+
+    return CudaClock(device)
+
+
+def _recipe(config: TrainConfig, device: torch.device) -> Recipe:
+    optimizer = config.optimizer
+    return Recipe(
+        schedule=WarmupCosine(
+            peak=optimizer.lr,
+            warmup_steps=optimizer.warmup_steps,
+            num_steps=optimizer.num_steps,
+            min_ratio=optimizer.min_lr_ratio,
+        ),
+        clip_norm=optimizer.clip_norm,
+        accumulation=optimizer.accumulation,
+        precision=decide_precision(
+            config.precision,
+            device_type=device.type,
+            bf16_supported=device.type == "cpu" or torch.cuda.is_bf16_supported(),
+        ),
+    )
+
+
+def _open_checkpoints(config: TrainConfig, group: Group) -> Checkpoints:
+    """The run's checkpoints, without leftovers; refused if they are not to be resumed."""
+    folder = config.checkpoint_folder
+    checkpoints = Checkpoints(LocalFolder(folder), keep=config.checkpoint.keep, group=group)
+    latest = checkpoints.latest()
+    if latest is not None and not config.checkpoint.resume:
+        raise ValueError(
+            f"{folder} holds a checkpoint of step {latest}; set checkpoint.resume=true to continue, "
+            "or choose another folder"
+        )
+    checkpoints.clean()
+    return checkpoints
+
+
+def _prepare_folder(config: TrainConfig, resumed_from: int | None) -> None:
+    """Write the configuration down, and drop what the steps to come will say again."""
+    config.folder.mkdir(parents=True, exist_ok=True)
+    _write_json(config.folder / "config.json", config.model_dump(mode="json"))
+    forget_after(config.folder / "metrics.jsonl", resumed_from or 0)
+    for stale in config.folder.glob("account-rank*.json"):
+        stale.unlink()
+
+
+def _open_log(config: TrainConfig, console: Console) -> StepLog:
+    return StepLog(
+        config.folder / "metrics.jsonl",
+        console=console,
+        every_steps=config.log_every_steps,
+        num_steps=config.optimizer.num_steps,
+    )
+
+
+def _headline(
+    config: TrainConfig,
+    model: GPT,
+    topology: Topology,
+    device: torch.device,
+    resumed_from: int | None,
+) -> str:
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    start = "from the start" if resumed_from is None else f"from the checkpoint of step {resumed_from}"
+    return (
+        f"training {millions:.1f} M parameters in {config.precision} on {topology.world_size} x "
+        f"{device.type} {start}; settings are in {config.folder / 'config.json'}"
+    )
+
+
+def _farewell(summary: Summary, config: TrainConfig) -> str:
+    loss = "none" if summary.loss is None else f"{summary.loss:.4f}"
+    if summary.stopped_by is None:
+        return f"finished at step {summary.step}, loss {loss}, in {summary.seconds:.1f} s"
+    return (
+        f"stopped by {summary.stopped_by} after step {summary.step} of {summary.num_steps}, loss {loss}"
+        f"; its checkpoint is in {config.checkpoint_folder}, the same command goes on from there"
+    )
+
+
+def _name(stop: StopRequest) -> str:
+    return "another rank" if stop.signal is None else stop.signal.name
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:  # Any: nested JSON values
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(values, indent=2) + "\n")
+    partial.replace(path)
