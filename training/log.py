@@ -12,6 +12,7 @@ from typing import Self, TextIO
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 MIN_SECONDS_BETWEEN_LINES = 2.0  # where lines pile up: at most 30 a minute
 
@@ -97,9 +98,9 @@ class StepLog:
         self._file.write(json.dumps(asdict(metrics)) + "\n")
         line = self._line(metrics)
         if self._live is not None:
-            self._live.update(line)
+            self._live.update(Text(line, no_wrap=True))
         elif self._due(metrics.step):
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self.say(line)
 
     def say(self, line: str) -> None:
         """Show a line of its own."""

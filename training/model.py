@@ -46,20 +46,20 @@ class GPT(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.width)
-        cos, sin = _rotary_table(config.context, config.width // config.num_heads)
-        self.rotary_cos: Tensor
-        self.rotary_sin: Tensor
-        self.register_buffer("rotary_cos", cos, persistent=False)
-        self.register_buffer("rotary_sin", sin, persistent=False)
         self._initialise()
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits [b, t, v] for ids int64 [b, t].
 
         `mask` is bool [b, 1, t, t], true where a position may look; None is plain causal.
+
+        Raises:
+            ValueError: rows are longer than the context.
         """
         length = tokens.shape[1]
-        rotary = (self.rotary_cos[:length], self.rotary_sin[:length])
+        if length > self.config.context:
+            raise ValueError(f"rows of {length} tokens exceed the model's context of {self.config.context}")
+        rotary = _rotary_table(length, self.config.width // self.config.num_heads, device=tokens.device)
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, rotary, mask)
@@ -150,10 +150,14 @@ def next_token_loss(logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
     )
 
 
-def _rotary_table(context: int, head_width: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, float32 [context, head_width / 2] each."""
-    frequencies = ROTARY_BASE ** (-torch.arange(0, head_width, 2).float() / head_width)
-    angles = torch.outer(torch.arange(context).float(), frequencies)
+def _rotary_table(length: int, head_width: int, *, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, float32 [length, head_width / 2] each.
+
+    Made anew in each pass: as buffers, DDP would send them around with every one.
+    """
+    places = torch.arange(length, device=device, dtype=torch.float32)
+    exponents = torch.arange(0, head_width, 2, device=device, dtype=torch.float32) / head_width
+    angles = places[:, None] * ROTARY_BASE**-exponents
     return angles.cos(), angles.sin()
 
 

@@ -90,6 +90,7 @@ def open_streaming_loader(config: TrainConfig, topology: Topology, columns: list
     """The dataset's loader over endless epochs; settings left out keep the loader's defaults."""
     settings = config.data.model_dump(exclude_none=True)
     url = settings.pop("url")
+    settings["pin_memory"] = config.device != "cpu" and torch.cuda.is_available()
     return StreamingLoader(url, **settings, topology=topology, columns=columns, endless=True)
 
 
@@ -139,7 +140,7 @@ def run(
             optimizer=build_optimizer(model, config.optimizer),
             objective=objective,
             loader=loader,
-            recipe=_recipe(config, device),
+            recipe=build_recipe(config, device),
             group=group,
             device=device,
             account=account,
@@ -239,7 +240,12 @@ def _clock(device: torch.device) -> Clock:
     return CudaClock(device)
 
 
-def _recipe(config: TrainConfig, device: torch.device) -> Recipe:
+def build_recipe(config: TrainConfig, device: torch.device) -> Recipe:
+    """The numbers that each update follows, on this device.
+
+    Raises:
+        ValueError: the device cannot train in the configured precision.
+    """
     optimizer = config.optimizer
     return Recipe(
         schedule=WarmupCosine(

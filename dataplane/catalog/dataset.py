@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dataplane.catalog.index_file import decode_index
 from dataplane.catalog.version import FOLDER, DatasetVersion, IndexPart, number_of, path_of
-from dataplane.errors import CorruptBlockError, DatasetNotFoundError
+from dataplane.errors import CorruptBlockError, DatasetError, DatasetNotFoundError
 from dataplane.formats import Format, format_named
 from dataplane.plan import BlockIndex
 from dataplane.storage import Store, digest_of, open_store
@@ -28,7 +28,12 @@ class Dataset:
 
     @cached_property
     def format(self) -> Format:
-        return format_named(self.version.block_format)
+        try:
+            return format_named(self.version.block_format)
+        except ValueError as error:
+            raise DatasetError(
+                f"{self.store.url}: version {self.version.number}: {error}; a newer dataplane may read it"
+            ) from None
 
     @cached_property
     def index(self) -> BlockIndex:

@@ -51,8 +51,10 @@ def decode_index(data: bytes, where: str) -> BlockIndex:
         if batch is None:
             return BlockIndex.from_blocks([])
         batch.validate(full=True)
+        if empty := [name for name in batch.schema.names if batch[name].null_count]:
+            raise DatasetError(f"{where} is not an index of blocks: column {empty[0]} has no value in some rows")
         shards = [inside_root(path) for path in batch["shard"].dictionary.to_pylist()]
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise DatasetError(f"{where} is not a readable index of blocks: {error}") from error
     index = BlockIndex(
         shards,

@@ -33,6 +33,19 @@ def inside_root(path: str) -> str:
     return path
 
 
+def readable_schema(text: str) -> str:
+    """The text itself. Raises ValueError if it is not an encoded schema."""
+    try:
+        decode_schema(text)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise ValueError(f"not a readable Arrow schema: {error}") from None
+    return text
+
+
+def decode_schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+
+
 RelativePath = Annotated[str, AfterValidator(inside_root)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -60,7 +73,7 @@ class DatasetVersion(_Record):
     number: Annotated[int, Field(ge=1)]
     parent: Annotated[int, Field(ge=1)] | None = None
     block_format: str
-    arrow_schema: str
+    arrow_schema: Annotated[str, AfterValidator(readable_schema)]
     """The Arrow schema's IPC message in base64."""
     columns: dict[str, str]
     """Name and type of each column, for people."""
@@ -75,7 +88,7 @@ class DatasetVersion(_Record):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.arrow_schema)))
+        return decode_schema(self.arrow_schema)
 
     @property
     def num_blocks(self) -> int:

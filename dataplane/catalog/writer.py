@@ -40,12 +40,13 @@ class DatasetWriter:
         self._encoding = encoding
         self._builder = self._new_builder()
         self._blocks: list[Block] = []
+        self._finished_bytes = 0
         self._shards = 0
 
     @property
     def num_bytes(self) -> int:
         """Compressed bytes written so far, the unfinished shard included."""
-        return sum(block.num_bytes for block in self._blocks) + self._builder.num_bytes
+        return self._finished_bytes + self._builder.num_bytes
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Adds one block. Raises ValueError if the batch has another schema, or no rows."""
@@ -92,8 +93,9 @@ class DatasetWriter:
     def _finish_shard(self) -> None:
         data, blocks = self._builder.finish()
         path = f"shards/{digest_of(memoryview(data)).hex()[:32]}.arrow"
-        self.store.write(path, memoryview(data))
+        self.store.write(path, memoryview(data).cast("B"))
         self._blocks += [replace(block, shard=path) for block in blocks]
+        self._finished_bytes += len(data)
         self._shards += 1
         self._builder = self._new_builder()
 
@@ -101,7 +103,7 @@ class DatasetWriter:
         return ShardBuilder(self.schema, codec=self._encoding.codec, level=self._encoding.level)
 
     def _write_index(self, index: BlockIndex) -> IndexPart:
-        data = memoryview(encode_index(index))
+        data = memoryview(encode_index(index)).cast("B")
         digest = digest_of(data).hex()
         path = f"index/{digest[:32]}.arrow"
         self.store.write(path, data)

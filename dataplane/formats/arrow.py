@@ -3,15 +3,19 @@
 pyarrow, polars, DuckDB or R open the file without this package; this package reads any message without the footer.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dataplane.errors import CorruptBlockError
+from dataplane.formats.arrow_message import RecordBatchMessage, UnknownLayoutError, decode_columns
 from dataplane.plan import Block
 from dataplane.storage import digest_of
 
-# An IPC file begins with "ARROW1" and two bytes of padding, then the schema's message.
+# An IPC file begins with "ARROW1" and two bytes of padding, then the schema's message; it ends with "ARROW1".
 _MAGIC = b"ARROW1\0\0"
 
 
@@ -35,7 +39,7 @@ class ArrowFormat:
                 try:
                     message = pa.ipc.read_message(reader)
                 except EOFError:
-                    return schema, blocks
+                    break
                 if message.type != "record batch":
                     raise CorruptBlockError(
                         f"{shard}: holds a {message.type} message at {offset}; dictionary-encoded columns are not "
@@ -44,14 +48,30 @@ class ArrowFormat:
                 batch = pa.ipc.read_record_batch(message, schema)
                 stop = reader.tell()
                 blocks.append(_block(shard, offset, data[offset:stop], batch))
-        except pa.ArrowException as error:
-            raise CorruptBlockError(f"{shard}: {error}") from error
-
-    def decode(self, data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-        try:
-            message = pa.ipc.read_message(pa.py_buffer(data))
-            return pa.ipc.read_record_batch(message, schema)
+            # A file that was cut between two messages looks complete but for its footer.
+            promised = pa.ipc.open_file(pa.py_buffer(data)).num_record_batches
         except (pa.ArrowException, EOFError, OSError) as error:
+            raise CorruptBlockError(f"{shard}: {error}") from error
+        if promised != len(blocks):
+            raise CorruptBlockError(f"{shard}: holds {len(blocks)} record batches, its footer names {promised}")
+        return schema, blocks
+
+    def decode(
+        self,
+        data: bytes | memoryview,
+        schema: pa.Schema,
+        *,
+        columns: Collection[str] | None = None,
+        out: Mapping[str, npt.NDArray[np.uint8]] | None = None,
+    ) -> pa.RecordBatch:
+        try:
+            try:
+                return decode_columns(RecordBatchMessage.parse(data), schema, columns=columns, out=out)
+            except UnknownLayoutError:
+                batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
+                batch.validate()
+                return batch.select([name for name in schema.names if columns is None or name in columns])
+        except (pa.ArrowException, ValueError, EOFError, OSError) as error:
             raise CorruptBlockError(f"block does not decode as Arrow: {error}") from error
 
 
@@ -59,7 +79,16 @@ class ShardBuilder:
     """Collects record batches into the bytes of one shard. Each batch becomes a block."""
 
     def __init__(self, schema: pa.Schema, *, codec: str = "zstd", level: int | None = 3) -> None:
-        """`codec` is "zstd", "lz4" or "none"; `level` is zstd's."""
+        """`codec` is "zstd", "lz4" or "none"; `level` is zstd's.
+
+        Raises ValueError for columns of a type whose blocks would not decode on their own.
+        """
+        for field in schema:
+            if _has_dictionary(field.type):
+                raise ValueError(
+                    f"column {field.name!r} has type {field.type}; dictionary-encoded columns are not supported, "
+                    "cast it to its value type"
+                )
         compression: Any = None  # Any: pyarrow's stubs do not know that a Codec may be None
         if codec == "lz4":
             compression = pa.Codec("lz4")
@@ -115,3 +144,11 @@ def _block(shard: str, offset: int, data: bytes | memoryview, batch: pa.RecordBa
         raw_bytes=batch.nbytes,
         digest=digest_of(data),
     )
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(number).type) for number in range(kind.num_fields))

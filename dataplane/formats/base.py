@@ -1,7 +1,10 @@
 """What every format can do, and which there are."""
 
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dataplane.formats.arrow import ArrowFormat
@@ -18,8 +21,19 @@ class Format(Protocol):
         """The schema and blocks of a whole file. Raises CorruptBlockError if it is not of this format."""
         ...
 
-    def decode(self, data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-        """The record batch of one block. Raises CorruptBlockError if the bytes are not one."""
+    def decode(
+        self,
+        data: bytes | memoryview,
+        schema: pa.Schema,
+        *,
+        columns: Collection[str] | None = None,
+        out: Mapping[str, npt.NDArray[np.uint8]] | None = None,
+    ) -> pa.RecordBatch:
+        """One block's columns, or those named, in the schema's order.
+
+        `out` offers memory for the values of some columns; a format that can decodes them right there. Raises
+        CorruptBlockError if the bytes are no block.
+        """
         ...
 
 

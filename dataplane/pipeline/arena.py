@@ -25,14 +25,30 @@ class Arena:
         }
         self._ragged: list[pa.RecordBatch | None] = [None] * num_slots
 
+    def memory(self, slot: int) -> dict[str, npt.NDArray[np.uint8]]:
+        """The bytes of a slot by column, for whoever can decode straight into them. Booleans are bits in Arrow and
+        bytes here, so they are not offered."""
+        return {
+            column.name: self._rows(column.name, slot).reshape(-1).view(np.uint8)
+            for column in self._layout.fixed
+            if column.dtype != np.bool_
+        }
+
     def fill(self, slot: int, batch: pa.RecordBatch) -> None:
-        """Puts a block's columns into a slot. Raises ValueError where a column holds what a tensor cannot."""
-        start = slot * self._rows_per_slot
+        """Puts a block's columns into a slot, except those that were decoded there.
+
+        Raises ValueError where a column holds what a tensor cannot.
+        """
         for column in self._layout.fixed:
             values = column.to_numpy(batch.column(column.name))
-            self._arrays[column.name][start : start + batch.num_rows] = values
+            rows = self._rows(column.name, slot)
+            if values.__array_interface__["data"][0] != rows.__array_interface__["data"][0]:
+                rows[: batch.num_rows] = values
         if self._layout.ragged:
             self._ragged[slot] = batch.select(list(self._layout.ragged))
+
+    def _rows(self, name: str, slot: int) -> Array:
+        return self._arrays[name][slot * self._rows_per_slot : (slot + 1) * self._rows_per_slot]
 
     def clear(self, slot: int) -> None:
         self._ragged[slot] = None

@@ -2,7 +2,7 @@
 
 import heapq
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -15,6 +15,9 @@ from dataplane.pipeline.workers import WorkerPool
 
 Ints = npt.NDArray[np.int64]
 Bytes = bytes | memoryview
+
+# A block's bytes, and memory that its columns may be decoded into, to a record batch.
+Decode = Callable[[Bytes, Mapping[str, npt.NDArray[np.uint8]]], pa.RecordBatch]
 
 
 class BlockStage:
@@ -29,7 +32,7 @@ class BlockStage:
         num_blocks: int,
         arena: Arena,
         fetch: Callable[[int], Bytes],
-        decode: Callable[[Bytes], pa.RecordBatch],
+        decode: Decode,
         fetch_threads: int,
         decode_threads: int,
         metrics: Metrics,
@@ -113,7 +116,7 @@ class BlockStage:
     def _decode_block(self, block: int, slot: int, data: Bytes) -> None:
         try:
             with self._metrics.timed("decode"):
-                batch = self._decode(data)
+                batch = self._decode(data, self._arena.memory(slot))
             with self._metrics.timed("arena"):
                 self._arena.fill(slot, batch)
         except BaseException as error:  # as above

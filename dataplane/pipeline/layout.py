@@ -27,7 +27,9 @@ class FixedColumn:
         num_rows = len(column)
         while pa.types.is_fixed_size_list(column.type):
             self._refuse_nulls(column)
-            column = column.flatten()
+            size = column.type.list_size
+            # Not flatten(), which copies.
+            column = column.values.slice(column.offset * size, len(column) * size)
         if not pa.types.is_floating(column.type):
             self._refuse_nulls(column)
         # Only nulls and bit-packed booleans are copied here.
@@ -62,6 +64,10 @@ class Layout:
             fixed=tuple(column for column in fixed.values() if column is not None),
             ragged=tuple(name for name, column in fixed.items() if column is None),
         )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*(column.name for column in self.fixed), *self.ragged)
 
     @property
     def row_bytes(self) -> int:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from dataplane.buffers import BufferPool
 from dataplane.metrics import Metrics
 from dataplane.pipeline.arena import Arena
-from dataplane.pipeline.blocks import BlockStage, Bytes
+from dataplane.pipeline.blocks import BlockStage, Bytes, Decode
 from dataplane.pipeline.layout import Layout
 from dataplane.pipeline.tensors import Batch, to_batches
 from dataplane.plan import Reads
@@ -46,7 +45,7 @@ class BatchStream:
         *,
         num_blocks: int,
         fetch: Callable[[int], Bytes],
-        decode: Callable[[Bytes], pa.RecordBatch],
+        decode: Decode,
         layout: Layout,
         arena: Arena,
         buffers: BufferPool,

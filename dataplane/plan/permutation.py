@@ -18,8 +18,8 @@ def derive_key(*parts: int) -> int:
     """A 64-bit key for the stream that the parts name; every part and its place matter."""
     key = 0
     for part in parts:
-        key = _mix((key + _GOLDEN) & _MASK) ^ _mix(((part & _MASK) + _GOLDEN) & _MASK)
-    return _mix(key)
+        key = _mix((_mix((key + _GOLDEN) & _MASK) + part) & _MASK)
+    return key
 
 
 def random_words(key: int, count: int) -> npt.NDArray[np.uint64]:

@@ -160,15 +160,16 @@ class Plan:
 
     def _epoch_steps(self, position: Position, first: int, stride: int) -> Iterator[tuple[Ints, int]]:
         size, total = self.global_batch_size, self.index.total_rows
-        origin = position.epoch * total
-        steps = np.arange(first, self.num_steps(position), stride)
-        starts = origin + position.consumed + steps * size
-        short = len(starts) > 0 and starts[-1] + size > origin + total
-        whole = starts[: len(starts) - short]
+        start, stop = position.epoch * total + position.consumed, (position.epoch + 1) * total
+        steps = range(first, self.num_steps(position), stride)
+        short = len(steps) > 0 and start + steps[-1] * size + size > stop
+        whole = steps[: len(steps) - short]
         for begin in range(0, len(whole), STEPS_AT_ONCE):
-            yield whole[begin : begin + STEPS_AT_ONCE], size
+            chosen = whole[begin : begin + STEPS_AT_ONCE]
+            yield start + np.arange(chosen.start, chosen.stop, chosen.step) * size, size
         if short:
-            yield starts[-1:], int(origin + total - starts[-1])
+            last = start + steps[-1] * size
+            yield np.array([last]), stop - last
 
     def _reads_of(self, starts: Ints, count: int, rows: "_RowFinder") -> Reads:
         world_size, rank = self.topology.world_size, self.topology.rank

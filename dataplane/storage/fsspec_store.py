@@ -1,9 +1,10 @@
 """A folder of whatever file system fsspec finds: memory, HDFS, HTTP, and the rest."""
 
 import posixpath
+import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -13,12 +14,15 @@ from dataplane.errors import StorePermissionError, StoreUnavailableError
 from dataplane.storage.local import TEMPORARY_PREFIX
 from dataplane.storage.store import check_length
 
+# Creating in memory is a look and then a write, between which another thread may create too.
+_CREATING = threading.Lock()
+
 
 class FsspecStore:
-    """Writes go to a temporary name and are renamed.
+    """Writes go to a temporary name and are renamed; where renaming is copying, objects appear whole anyway.
 
-    Put-if-absent is as strong as the file system's own: exclusive in memory and where a rename refuses an existing
-    target (HDFS); elsewhere a second writer may pass in the moment between the check and the rename.
+    Put-if-absent is as strong as the file system's own: exclusive in memory, on object stores that have it, and where a
+    rename refuses an existing target (HDFS); elsewhere a second writer may pass between the check and the rename.
     """
 
     is_local = False
@@ -27,6 +31,8 @@ class FsspecStore:
         self._filesystem: AbstractFileSystem = filesystem
         self._root = root.rstrip("/")
         self.url = url
+        # fsspec's own `mv` copies, takes names for patterns, and is there only where a file system cannot rename.
+        self._renames = type(filesystem).mv is not AbstractFileSystem.mv
 
     def read(self, path: str) -> bytes:
         with self._named(path) as name:
@@ -40,26 +46,31 @@ class FsspecStore:
 
     def write(self, path: str, data: bytes | memoryview) -> None:
         with self._named(path) as name:
-            temporary = self._write_temporary(name, data)
-            self._filesystem.mv(temporary, name)
+            if not self._renames:
+                self._filesystem.pipe_file(name, bytes(data))
+                return
+            with self._temporary_copy(name, data) as temporary:
+                try:
+                    self._filesystem.mv(temporary, name)
+                except FileExistsError:
+                    self._filesystem.rm_file(name)
+                    self._filesystem.mv(temporary, name)
 
     def create(self, path: str, data: bytes | memoryview) -> None:
         with self._named(path) as name:
-            if isinstance(self._filesystem, MemoryFileSystem):
-                self._filesystem.pipe_file(name, bytes(data), mode="create")
+            if not self._renames:
+                with _CREATING if isinstance(self._filesystem, MemoryFileSystem) else nullcontext():
+                    self._filesystem.pipe_file(name, bytes(data), mode="create")
                 return
             if self._filesystem.exists(name):
                 raise FileExistsError(name)
-            temporary = self._write_temporary(name, data)
-            try:
+            with self._temporary_copy(name, data) as temporary:
                 self._filesystem.mv(temporary, name)
-            except FileExistsError:
-                self._filesystem.rm_file(temporary)
-                raise
 
     def list(self, folder: str) -> list[str]:
         with self._named(folder) as name:
             try:
+                self._filesystem.invalidate_cache()  # others write here too
                 found = self._filesystem.find(name)
             except FileNotFoundError:
                 return []
@@ -68,7 +79,10 @@ class FsspecStore:
 
     def size(self, path: str) -> int:
         with self._named(path) as name:
-            return int(self._filesystem.size(name))
+            status = self._filesystem.info(name)
+            if status["type"] != "file":
+                raise FileNotFoundError(name)
+            return int(status["size"])
 
     def delete(self, path: str) -> None:
         with self._named(path) as name:
@@ -77,20 +91,28 @@ class FsspecStore:
             except FileNotFoundError:
                 return
 
-    def _write_temporary(self, name: str, data: bytes | memoryview) -> str:
+    @contextmanager
+    def _temporary_copy(self, name: str, data: bytes | memoryview) -> Iterator[str]:
+        """A copy of the data beside `name`, gone at the end unless it was renamed."""
         folder = posixpath.dirname(name)
         temporary = posixpath.join(folder, f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
         self._filesystem.makedirs(folder, exist_ok=True)
-        self._filesystem.pipe_file(temporary, bytes(data))
-        return temporary
+        try:
+            self._filesystem.pipe_file(temporary, bytes(data))
+            yield temporary
+        finally:
+            with suppress(FileNotFoundError):
+                self._filesystem.rm_file(temporary)
 
     @contextmanager
     def _named(self, path: str) -> Iterator[str]:
         """The full name of a path; turns the file system's errors into ones that say what to do."""
         try:
             yield f"{self._root}/{path}".rstrip("/")
-        except (FileNotFoundError, FileExistsError):
-            raise
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise FileNotFoundError(f"{self.url}/{path} does not exist") from error
+        except FileExistsError as error:
+            raise FileExistsError(f"{self.url}/{path} exists already") from error
         except PermissionError as error:
             raise StorePermissionError(f"{self.url}/{path}: {_first_line(error)}") from error
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ class LocalStore:
         self._root = root
         self.url = str(root)
         self._buffers = BufferPool(READ_BUFFERS)
+
+    def __reduce__(self) -> tuple[type["LocalStore"], tuple[Path]]:
+        return LocalStore, (self._root,)
 
     def read(self, path: str) -> bytes:
         with self._named(path) as file:
@@ -58,7 +62,10 @@ class LocalStore:
 
     def size(self, path: str) -> int:
         with self._named(path) as file:
-            return file.stat().st_size
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise IsADirectoryError(file)
+            return status.st_size
 
     def delete(self, path: str) -> None:
         with self._named(path) as file:
@@ -71,6 +78,8 @@ class LocalStore:
             yield self._root / path
         except (FileNotFoundError, FileExistsError):
             raise
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise FileNotFoundError(f"{self.url}/{path} does not exist") from error
         except PermissionError as error:
             raise StorePermissionError(f"{self.url}/{path}: {error.strerror}") from error
         except OSError as error:
@@ -83,7 +92,7 @@ def read_into(buffers: BufferPool, file: Path, start: int, stop: int | None = No
     try:
         if stop is None:
             stop = os.fstat(descriptor).st_size
-        view = memoryview(buffers.take(max(0, stop - start)))
+        view = buffers.take(max(0, stop - start)).data
         filled = 0
         # Linux gives at most 2 GiB at once.
         while filled < len(view) and (count := os.preadv(descriptor, [view[filled:]], start + filled)):
@@ -118,5 +127,5 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _raise_unless_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error

@@ -19,6 +19,7 @@ from obstore.exceptions import (
     BaseError,
     PermissionDeniedError,
     UnauthenticatedError,
+    UnknownConfigurationKeyError,
 )
 from obstore.store import from_url
 
@@ -36,13 +37,14 @@ _SYNONYMS = {
     "endpoint_url": "endpoint",
     "anon": "skip_signature",
 }
-# Six tries over some ten seconds outlast a burst of 503s; an unreachable endpoint is reported well within a minute.
+# obstore draws each wait between the first one and `base` times the last: these eight add up to some 5 s, and to 18 s
+# in one case of twenty: they outlast a burst of 503s, and an unreachable endpoint is reported before anyone gives up.
 _RETRIES: Any = {
-    "max_retries": 6,
+    "max_retries": 8,
     "backoff": {
         "init_backoff": timedelta(milliseconds=100),
         "max_backoff": timedelta(seconds=5),
-        "base": 2,
+        "base": 3,
     },
     "retry_timeout": timedelta(seconds=40),
 }
@@ -50,7 +52,7 @@ _SDK_REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
 _CLIENT = {"connect_timeout": "5s", "timeout": "30s"}
 
 
-class _Runtime:
+class Runtime:
     """Whether this process may use obstore: not after a fork from a process that had used it."""
 
     used = False
@@ -76,6 +78,9 @@ class ObjectStore:
         self.url = url.rstrip("/")
         self._options = dict(options)
         self._store: Any = None
+
+    def __reduce__(self) -> tuple[type["ObjectStore"], tuple[str, dict[str, Any]]]:
+        return ObjectStore, (self.url, self._options)
 
     def read(self, path: str) -> bytes:
         if relayed := self._relayed():
@@ -135,13 +140,13 @@ class ObjectStore:
 
     def _relayed(self) -> "partial[bytes] | None":
         """In a forked process, the function that has a method's work done elsewhere."""
-        if not _Runtime.lost:
+        if not Runtime.lost:
             return None
         return partial(Relay.of_this_process().call, describe(self.url, self._options))
 
     def _opened(self) -> Any:  # Any: one of obstore's store classes
         if self._store is None:
-            _Runtime.use()
+            Runtime.use()
             protocol, _, path = self.url.partition("://")
             # Every character of our URLs is literal; obstore takes some for escapes, queries and fragments.
             url = f"{protocol.replace('s3a', 's3')}://{quote(path, safe='/@:')}"
@@ -159,13 +164,20 @@ class ObjectStore:
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{where} does not exist") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise StorePermissionError(f"{where}: the store refuses these credentials: {_reason(error)}") from error
-        except BaseError as error:
-            if "416 Range Not Satisfiable" in str(error):
-                raise StoreError(f"{where}: ends before the bytes that were asked for") from error
-            raise StoreUnavailableError(f"{where}: {_reason(error)}") from error
-        except ValueError as error:
+            raise _refused(where, error) from error
+        except (UnknownConfigurationKeyError, ValueError) as error:
             raise StoreError(f"{where}: {_reason(error)}") from error
+        except BaseError as error:
+            # obstore tells these apart for some requests only.
+            status = re.search(r"status code: (\d{3})", str(error))
+            match status and status[1]:
+                case "401" | "403":
+                    raise _refused(where, error) from error
+                case "416":
+                    raise StoreError(f"{where}: ends before the bytes asked for") from error
+                case "404":
+                    raise StoreError(f"{where}: {_reason(error)}") from error
+            raise StoreUnavailableError(f"{where}: {_reason(error)}") from error
 
 
 def connection_arguments(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,9 +200,16 @@ def _endpoint_from_sdk_environment(url: str) -> str:
     return os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", ""))
 
 
+def _refused(where: str, error: Exception) -> StorePermissionError:
+    return StorePermissionError(f"{where}: the store refuses these credentials: {_reason(error)}")
+
+
 def _reason(error: Exception) -> str:
-    """The first line of an error, and the cause that obstore hides in its debug output."""
+    """What the store said, else the first line of obstore's error and the cause in its debug output."""
     text = str(error)
+    if said := re.search(r"<Code>([^<]+)</Code>\s*<Message>([^<]*)</Message>", text):
+        status = re.search(r"status code: (\d{3})", text)
+        return f"{status[1]} {said[1]}: {said[2]}" if status else f"{said[1]}: {said[2]}"
     line = text.split("\n", 1)[0].strip()
     causes = re.findall(r'(?:message|error|kind): "?([A-Z][^"\n{(]{5,80})"?', text)
     return f"{line} ({causes[-1].strip()})" if causes else line

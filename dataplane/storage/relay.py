@@ -80,9 +80,7 @@ class Relay:
             cls._current._connection.close()
             cls._current = None
 
-    def call(
-        self, store: str, verb: str, *arguments: str | int, data: bytes | memoryview = b""
-    ) -> bytes:
+    def call(self, store: str, verb: str, *arguments: str | int, data: bytes | memoryview = b"") -> bytes:
         """The answer of the method `verb` of a store described by `describe`; raises what it raised."""
         answer: Future[bytes] = Future()
         with self._lock:

@@ -1,6 +1,6 @@
 """READ: files of a corpus to documents or to record batches, or a refusal that names file and place."""
 
-from preprocess.sources.find import Inputs, find_inputs
+from preprocess.sources.find import Inputs, find_inputs, split_url
 from preprocess.sources.input_file import Compression, Form, InputFile
 from preprocess.sources.reader import Reader, Reading, reader_for
 
@@ -13,4 +13,5 @@ __all__ = [
     "Reading",
     "find_inputs",
     "reader_for",
+    "split_url",
 ]

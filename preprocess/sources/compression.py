@@ -57,9 +57,7 @@ def _gunzipped(chunks: Iterable[bytes | memoryview], where: str) -> Iterator[byt
             try:
                 yield member.decompress(data, _GZIP_OUTPUT_BYTES)
             except zlib.error as error:
-                raise InputError(
-                    f"{where}: the gzip stream is damaged ({error}); fetch the file again"
-                ) from error
+                raise InputError(f"{where}: the gzip stream is damaged ({error}); fetch the file again") from error
             data = member.unused_data if member.eof else member.unconsumed_tail
             if member.eof:
                 member = None
@@ -85,9 +83,7 @@ def _unzstd(chunks: Iterable[bytes | memoryview], where: str, window_log: int) -
             try:
                 yield frame.decompress(data)
             except zstandard.ZstdError as error:
-                raise InputError(
-                    f"{where}: the zstd stream is damaged ({error}); fetch the file again"
-                ) from error
+                raise InputError(f"{where}: the zstd stream is damaged ({error}); fetch the file again") from error
             data = frame.unused_data if frame.eof else b""
             if frame.eof:
                 frame = None

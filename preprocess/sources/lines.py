@@ -15,7 +15,6 @@ def split_lines(
 
     Raises InputError as soon as a line is longer than `max_bytes`.
     """
-    number = 0
     for number, line in enumerate(_raw_lines(chunks, where, max_bytes), 1):
         yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 

@@ -33,10 +33,9 @@ class Parquet:
         with _refusals(file), _opened(file) as parquet:
             schema = _schema_of(parquet, file)
             wanted = [field for field in schema if survey.wants(field.name)]
-            fields = [
-                field.with_nullable(field.nullable and _has_nulls(parquet, field.name)) for field in wanted
-            ]
+            fields = [field.with_nullable(field.nullable and _has_nulls(parquet, field.name)) for field in wanted]
         survey.add_schema(pa.schema(fields), str(file), all_names=schema.names)
+        self._metrics.add(input_bytes=file.num_bytes)
 
     def batches(self, file: InputFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with _refusals(file), _opened(file) as parquet:
@@ -66,33 +65,31 @@ class Parquet:
                 row += len(texts)
                 yield from texts.to_pylist()
 
-    def _raw_batches(
-        self, parquet: pq.ParquetFile, file: InputFile, names: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
+    def _raw_batches(self, parquet: pq.ParquetFile, file: InputFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """All rows, as they are in the file; counts `input_bytes` row group by row group."""
         counted = 0
         for number in range(parquet.num_row_groups):
             group = parquet.metadata.row_group(number)
             yield from _group_batches(parquet, number, names)
             columns = (group.column(i) for i in range(group.num_columns))
-            compressed = min(
-                sum(column.total_compressed_size for column in columns), file.num_bytes - counted
-            )
+            compressed = min(sum(column.total_compressed_size for column in columns), file.num_bytes - counted)
             self._metrics.add(input_bytes=compressed)
             counted += compressed
         self._metrics.add(input_bytes=file.num_bytes - counted)
 
 
-def _group_batches(
-    parquet: pq.ParquetFile, number: int, names: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def _group_batches(parquet: pq.ParquetFile, number: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     group = parquet.metadata.row_group(number)
     row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
     size = max(1, min(_BATCH_BYTES // row_bytes, 1 << 16))
+    num_rows = 0
     for batch in parquet.iter_batches(size, row_groups=[number], columns=list(names)):
         batch.validate(full=True)
+        num_rows += batch.num_rows
         # A name that is also the start of another's path brings that one along.
         yield batch.select(list(names))
+    if num_rows != group.num_rows:  # seen with damaged files, which then end without an error
+        raise ValueError(f"row group {number} gave {num_rows} rows, its header says {group.num_rows}")
 
 
 def _schema_of(parquet: pq.ParquetFile, file: InputFile) -> pa.Schema:
@@ -111,9 +108,7 @@ def _has_nulls(parquet: pq.ParquetFile, name: str) -> bool:
         statistics = [parquet.metadata.row_group(g).column(leaf).statistics for g in groups]
         if all(s is not None and s.has_null_count for s in statistics):
             return any(s.null_count for s in statistics)
-    return any(
-        batch.column(0).null_count for g in groups for batch in _group_batches(parquet, g, [name])
-    )
+    return any(batch.column(0).null_count for g in groups for batch in _group_batches(parquet, g, [name]))
 
 
 def _flat_leaf(parquet: pq.ParquetFile, name: str) -> int | None:

@@ -35,9 +35,7 @@ class Reading:
         if self.records not in ("file", "line"):
             raise ValueError(f"records must be file or line, got {self.records!r}")
         if not 10 <= self.zstd_window_log <= MAX_WINDOW_LOG:
-            raise ValueError(
-                f"zstd_window_log must be in [10, {MAX_WINDOW_LOG}], got {self.zstd_window_log}"
-            )
+            raise ValueError(f"zstd_window_log must be in [10, {MAX_WINDOW_LOG}], got {self.zstd_window_log}")
 
 
 class Reader(Protocol):

@@ -1,7 +1,7 @@
 """Plain text: a record per file, or per line.
 
-A file's record is its whole text, line endings as they are. A line's record leaves out its newline (and a carriage return
-before it); blank lines are no records, and are counted.
+A file's record is its whole text, line endings as they are. A line's record leaves out its newline, and a carriage
+return before it; blank lines are no records, and are counted.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,9 @@ class PlainText:
         return grouped(self._records(file))
 
     def survey(self, file: InputFile, survey: Survey) -> None:
-        survey.add_schema(pa.schema([pa.field(self._column, pa.string(), nullable=False)]), str(file))
+        column = pa.field(self._column, pa.string(), nullable=False)
+        survey.add_schema(pa.schema([column]), str(file))
+        self._metrics.add(input_bytes=file.num_bytes)
 
     def batches(self, file: InputFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         for texts in self.texts(file):

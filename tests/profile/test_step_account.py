@@ -105,12 +105,16 @@ def test_steps_are_added_up_only_when_the_device_has_passed_them():
 def test_parts_add_up_to_the_wall_time_whatever_ends_the_loop():
     clock = FakeClock()
     account = StepAccount(clock=clock)
-    with pytest.raises(KeyError):
+
+    def loop():
         for wait in account.steps(batches(clock, 1, 2, 3, 4)):
             with account.phase("optimizer"):
                 clock.spend(7)
                 if wait == 3:
                     raise KeyError
+
+    with pytest.raises(KeyError):
+        loop()
     summary = account.summary()
 
     assert summary.num_steps == 3

@@ -1,8 +1,6 @@
-"""A loader without a dataset, and a process that trains from it: what the trainer's tests run on."""
+"""A loader without a dataset, and a configuration to train from it: what the trainer's tests run on."""
 
-import argparse
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +8,7 @@ import pyarrow as pa
 import torch
 
 from dataplane import Position, Topology
-from dataplane.errors import CorruptBlockError
-from training import TrainConfig, load_config, run
+from training import TrainConfig, load_config
 
 VOCAB_SIZE = 17
 WIDTH = 12
@@ -95,36 +92,3 @@ def losses(folder: Path) -> dict[int, float]:
     """The loss of each step in a run's metrics."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return {line["step"]: line["loss"] for line in map(json.loads, lines)}
-
-
-def main() -> int:
-    """Train in this process as the rank that the arguments name; with --announce, ask before each batch."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--world-size", type=int, default=1)
-    parser.add_argument("--announce", action="store_true")
-    parser.add_argument("--fail-at", type=int, default=-1, help="sample at which this rank's data is bad")
-    options = parser.parse_args()
-
-    def on_batch(consumed):
-        if consumed == options.fail_at:
-            raise CorruptBlockError(f"block of sample {consumed} does not decode")
-        if options.announce:
-            print(f"batch after {consumed}", flush=True)
-            sys.stdin.readline()  # whoever listens decides when to go on
-
-    summary = run(
-        small_config(options.folder, *options.set),
-        Topology(rank=options.rank, world_size=options.world_size),
-        local_world_size=options.world_size,
-        rendezvous=f"file://{options.folder}/rendezvous" if options.world_size > 1 else None,
-        open_loader=open_fake(on_batch=on_batch),
-    )
-    print(f"stopped by {summary.stopped_by}", flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,20 +1,28 @@
 """A run that is stopped, killed or moved goes on as if nothing had happened, bit for bit."""
 
+import contextlib
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import fake_loader
 import pytest
-import torch.multiprocessing
-from fake_loader import losses, open_fake, small_config
+import torch
+from fake_loader import FakeLoader, losses, open_fake, small_config
+from toy import CPU, on_ranks
 
 from dataplane import Topology
-from training import run
+from dataplane.errors import CorruptBlockError
+from dataplane.profile import StepAccount
+from training import GPT, Checkpoints, LocalFolder, Trainer, run
+from training.objective import NextToken
+from training.optimizer import build_optimizer
+from training.run import build_recipe
+from training.signals import StopRequest
 
-FAKE_RUN = [sys.executable, fake_loader.__file__]
+PRELOAD = ["torch._dynamo", "training"]  # importing these takes longer than the runs do
 SAMPLES_PER_BATCH = 2
 
 
@@ -73,41 +81,65 @@ def test_a_finished_run_has_nothing_more_to_do(tmp_path, uninterrupted):
 def test_a_folder_with_checkpoints_is_refused_when_they_are_not_to_be_resumed(tmp_path):
     train(tmp_path)
 
-    with pytest.raises(ValueError, match="holds a checkpoint of step 6; set checkpoint.resume=true"):
+    with pytest.raises(ValueError, match=r"holds a checkpoint of step 6; set checkpoint.resume=true"):
         train(tmp_path, "checkpoint.resume=false")
 
 
-def start(folder, *arguments):
-    """A run in another process, which asks before it takes each batch."""
-    command = [*FAKE_RUN, str(folder), "--announce", *arguments]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, env={"PYTHONPATH": os.pathsep.join(sys.path)}, **pipes)
+class Run:
+    """A run in a process of its own, which asks before it takes each batch."""
+
+    def __init__(self, folder, *, rank=0, world_size=1, fail_at=None):
+        multiprocessing.set_forkserver_preload(PRELOAD)
+        context = multiprocessing.get_context("forkserver")
+        self.connection, other_end = context.Pipe()
+        self.output = folder / f"output-{rank}.txt"
+        topology = Topology(rank=rank, world_size=world_size)
+        self.process = context.Process(target=controlled, args=(other_end, self.output, folder, topology, fail_at))
+        self.process.start()
+        other_end.close()
+
+    def let(self, num_batches):
+        """Allow so many batches; returns when the process asks for the next one."""
+        for _ in range(num_batches):
+            self.connection.recv()
+            self.connection.send("go on")
+        self.connection.poll(60)
+
+    def finish(self):
+        """Allow everything; the exit status and what was said."""
+        with contextlib.suppress(EOFError, ConnectionError):
+            self.let(10**6)
+        self.process.join(60)
+        return self.process.exitcode, self.output.read_text()
 
 
-def let_run(process, num_batches):
-    """Wait until the process asks for a batch, allow it, and so on; returns at the next question."""
-    for line in process.stdout:
-        if line.startswith("batch after"):
-            if num_batches == 0:
-                return
-            num_batches -= 1
-            process.stdin.write("\n")
-            process.stdin.flush()
+def controlled(connection, output, folder, topology, fail_at):
+    """Train as one rank, asking through the connection; everything that is said goes to a file."""
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
 
+    def ask(consumed):
+        if consumed == fail_at:
+            raise CorruptBlockError(f"block of sample {consumed} does not decode")
+        connection.send(consumed)
+        connection.recv()
 
-def finish(process):
-    """Allow everything; the exit status and what was said."""
-    output, errors = process.communicate("\n" * 100, timeout=60)
-    return process.returncode, output + errors
+    run(
+        small_config(folder),
+        topology,
+        rendezvous=f"file://{folder}/rendezvous" if topology.world_size > 1 else None,
+        open_loader=open_fake(on_batch=ask),
+    )
 
 
 def test_killing_the_process_three_times_changes_nothing(tmp_path, uninterrupted):
     for num_batches in (3, 1, 0):
-        process = start(tmp_path)
-        let_run(process, num_batches)
-        process.kill()
-        process.communicate()
-    status, said = finish(start(tmp_path))
+        killed = Run(tmp_path)
+        killed.let(num_batches)
+        killed.process.kill()
+        killed.process.join()
+    status, said = Run(tmp_path).finish()
 
     assert status == 0, said
     assert losses(tmp_path) == uninterrupted
@@ -115,10 +147,10 @@ def test_killing_the_process_three_times_changes_nothing(tmp_path, uninterrupted
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint(number, tmp_path, uninterrupted):
-    process = start(tmp_path)
-    let_run(process, 2)
-    process.send_signal(number)
-    status, said = finish(process)
+    stopped = Run(tmp_path)
+    stopped.let(2)
+    os.kill(stopped.process.pid, number)
+    status, said = stopped.finish()
 
     assert status == 0, said
     assert f"stopped by {number.name} after step 3 of 6" in said
@@ -127,45 +159,47 @@ def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint(number, tmp_path
     assert losses(tmp_path) == uninterrupted
 
 
-def run_ranks(world_size, folder, *overrides, crash=None):
-    """Train on several processes; `crash` is (rank, sample)."""
-    (folder / "rendezvous").unlink(missing_ok=True)
-    torch.multiprocessing.spawn(_run_rank, (world_size, folder, overrides, crash), nprocs=world_size)
-
-
-def _run_rank(rank, world_size, folder, overrides, crash):
-    on_batch = crash_at(crash[1]) if crash and crash[0] == rank else lambda consumed: None
-    run(
-        small_config(folder, "threads=1", *overrides),
-        Topology(rank=rank, world_size=world_size),
-        rendezvous=f"file://{folder}/rendezvous",
-        open_loader=open_fake(on_batch=on_batch),
-    )
-
-
 def test_three_ranks_resume_exactly_and_one_goes_on_alone(tmp_path):
-    """With three ranks, the order of a sum shows in its last bit; the width makes several buckets' worth."""
-    wide = ["model.width=64", "checkpoint.every_steps=1"]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    whole.mkdir()
-    parts.mkdir()
-    run_ranks(3, whole, *wide)
-    with pytest.raises(torch.multiprocessing.ProcessRaisedException):
-        run_ranks(3, parts, *wide, crash=(1, 3 * 3 * SAMPLES_PER_BATCH))
-    run_ranks(3, parts, *wide)
+    """With three ranks, the order of a sum shows in its last bit; the width fills several buckets."""
+    for whole, resumed in on_ranks(3, steps_2_to_4_twice, tmp_path, tmp_path / "run/checkpoints"):
+        assert resumed == whole
 
-    assert losses(parts) == losses(whole)
-    assert sorted(path.name for path in parts.glob("account-*")) == [f"account-rank{r}.json" for r in range(3)]
+    summary = train(tmp_path / "run", "model.width=64")
+    assert (summary.step, summary.resumed_from) == (6, 2)
 
-    summary = train(parts, *wide, "optimizer.num_steps=8")
-    assert (summary.step, summary.resumed_from) == (8, 6)
-    assert losses(parts)[8] < losses(parts)[1]
+
+def steps_2_to_4_twice(group, folder):
+    """The weights of four steps in one go, and of the last two of them from the checkpoint between."""
+    config = small_config(folder.parent, "model.width=64")
+    checkpoints = Checkpoints(LocalFolder(folder), keep=9, group=group)
+
+    def build():
+        torch.manual_seed(0)
+        model = GPT(config.model.gpt(vocab_size=fake_loader.VOCAB_SIZE, context=fake_loader.WIDTH))
+        return model, Trainer(
+            model=group.wrap(model),
+            optimizer=build_optimizer(model, config.optimizer),
+            objective=NextToken(),
+            loader=FakeLoader(Topology(rank=group.rank, world_size=group.world_size)),
+            recipe=build_recipe(config, CPU),
+            group=group,
+            device=CPU,
+            account=StepAccount(),
+        )
+
+    model, trainer = build()
+    trainer.train(num_steps=2, stop=StopRequest(), checkpoints=checkpoints)
+    trainer.train(num_steps=4, stop=StopRequest())
+    again, trainer = build()
+    trainer.resume(checkpoints, 2)
+    trainer.train(num_steps=4, stop=StopRequest())
+    return model.embedding.weight.tolist(), again.embedding.weight.tolist()
 
 
 def test_when_one_rank_fails_both_end_and_its_message_is_seen(tmp_path):
-    first = start(tmp_path, "--world-size", "2")
-    second = start(tmp_path, "--world-size", "2", "--rank", "1", "--fail-at", "8")
-    (status, _), (failed_status, said) = finish(first), finish(second)
+    ranks = [Run(tmp_path, world_size=2, rank=rank, fail_at=8 if rank else None) for rank in (0, 1)]
+    with ThreadPoolExecutor() as pool:
+        (status, _), (failed_status, said) = pool.map(Run.finish, ranks)
 
     assert status != 0
     assert failed_status != 0

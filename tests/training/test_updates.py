@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from toy import SCALED, batch, on_ranks, toy_trainer, train, weight
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from toy import SCALED, batch, on_ranks, toy_trainer, train, weight
 
 from dataplane import Topology
 from training import NonFiniteError

@@ -1,11 +1,12 @@
 """A model of one weight, whose losses and gradients can be worked out by hand, on one rank or several."""
 
 import math
+import multiprocessing
 from pathlib import Path
 
 import torch
-import torch.multiprocessing
 from torch import nn
+from torch.multiprocessing import start_processes
 
 from dataplane import Position, Topology
 from dataplane.profile import StepAccount
@@ -101,7 +102,9 @@ def on_ranks(world_size, function, folder: Path, *arguments):
     """What `function(group, *arguments)` returns on each of `world_size` processes; plain values only."""
     if world_size == 1:
         return [function(Group(Topology(), CPU), *arguments)]
-    torch.multiprocessing.spawn(_call, (world_size, function, folder, arguments), nprocs=world_size)
+    # Forked from one process that has torch imported already: that import costs more than most tests.
+    multiprocessing.set_forkserver_preload(["torch._dynamo", "training"])
+    start_processes(_call, (world_size, function, folder, arguments), nprocs=world_size, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world_size)]
 
 
@@ -109,5 +112,5 @@ def _call(rank, world_size, function, folder, arguments):
     torch.set_num_threads(1)
     rendezvous = f"file://{folder}/rendezvous"
     topology = Topology(rank=rank, world_size=world_size)
-    with process_group(topology, CPU, rendezvous=rendezvous, timeout_seconds=30) as group:
+    with process_group(topology, CPU, rendezvous=rendezvous, timeout_seconds=50) as group:
         torch.save(function(group, *arguments), folder / f"{rank}.pt")

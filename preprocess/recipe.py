@@ -1,0 +1,56 @@
+"""What to make of the inputs: the choices that decide, with the inputs, every byte of the dataset."""
+
+from dataclasses import dataclass, field
+
+from dataplane.catalog import Encoding
+from preprocess.sources import Reading
+
+# A block of a megabyte is a ranged read that an object store serves at near full speed, and shuffles finely.
+BLOCK_BYTES = 1 << 20
+# String columns of a block count bytes in 31 bits.
+_MAX_BLOCK_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packing:
+    """Documents become tokens, and tokens rows of equal length."""
+
+    tokenizer: str
+    """URL or path of a `tokenizers` JSON file."""
+    sequence_length: int = 2048
+    eos_token: str | None = None
+    """Appended to each document."""
+
+    def __post_init__(self) -> None:
+        if self.sequence_length < 1:
+            raise ValueError(f"sequence_length must be at least 1, got {self.sequence_length}")
+        if self.sequence_length > _MAX_BLOCK_BYTES // 4:
+            raise ValueError(f"sequence_length must be at most {_MAX_BLOCK_BYTES // 4}, got {self.sequence_length}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Reads, perhaps tokenises and packs, and encodes."""
+
+    reading: Reading = field(default_factory=Reading)
+    packing: Packing | None = None
+    """None keeps the rows as they are."""
+    columns: tuple[str, ...] | None = None
+    """Columns of rows to keep, in this order; None keeps all. Not for packing, which reads the text column."""
+    block_bytes: int = BLOCK_BYTES
+    """Bytes of a block's rows in memory; a larger row is a block of its own."""
+    encoding: Encoding = field(default_factory=Encoding)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.block_bytes <= _MAX_BLOCK_BYTES:
+            raise ValueError(f"block_bytes must be in [1, {_MAX_BLOCK_BYTES}], got {self.block_bytes}")
+        if self.encoding.shard_bytes < 1:
+            raise ValueError(f"shard_bytes must be at least 1, got {self.encoding.shard_bytes}")
+        if self.encoding.codec not in ("zstd", "lz4", "none"):
+            raise ValueError(f"codec must be zstd, lz4 or none, got {self.encoding.codec!r}")
+        if not 1 <= self.encoding.level <= 22:
+            raise ValueError(f"level of zstd must be in [1, 22], got {self.encoding.level}")
+        if self.columns is not None and self.packing is not None:
+            raise ValueError("columns are chosen for rows; packing reads text_column, leave columns out")
+        if self.columns is not None and (not self.columns or len(set(self.columns)) < len(self.columns)):
+            raise ValueError(f"columns must name at least one column and each once, got {self.columns}")

@@ -1,0 +1,5 @@
+"""A small tokenizer."""
+
+from tests.preprocess.small_tokenizer import tokenizer_file
+
+__all__ = ["tokenizer_file"]

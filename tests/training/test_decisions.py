@@ -1,0 +1,92 @@
+"""What is decided before anything runs: precision, schedule, devices, threads, groups."""
+
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from training import Precision, WarmupCosine
+from training.generators import generator_state, restore_generators, seed_generators
+from training.optimizer import decay_groups
+from training.precision import decide_precision
+from training.run import decide_device, row_width, threads_per_rank
+
+
+@pytest.mark.parametrize(
+    ("name", "device_type", "dtype", "loss_scaling"),
+    [
+        ("fp32", "cpu", torch.float32, False),
+        ("bf16", "cpu", torch.bfloat16, False),
+        ("bf16", "cuda", torch.bfloat16, False),
+        ("fp16", "cuda", torch.float16, True),
+    ],
+)
+def test_only_fp16_scales_the_loss(name, device_type, dtype, loss_scaling):
+    assert decide_precision(name, device_type=device_type) == Precision(dtype=dtype, loss_scaling=loss_scaling)
+
+
+def test_a_device_that_cannot_is_refused():
+    with pytest.raises(ValueError, match="'fp16' needs a CUDA device; use 'bf16' or 'fp32' on a CPU"):
+        decide_precision("fp16", device_type="cpu")
+    with pytest.raises(ValueError, match="this cuda device has no bf16"):
+        decide_precision("bf16", device_type="cuda", bf16_supported=False)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 10])
+def test_the_schedule_warms_up_to_its_peak_and_ends_at_its_floor(warmup_steps):
+    schedule = WarmupCosine(peak=2.0, warmup_steps=warmup_steps, num_steps=100, min_ratio=0.1)
+    lrs = [schedule.lr(step) for step in range(100)]
+
+    assert lrs[:warmup_steps] == sorted(lrs[:warmup_steps])
+    assert lrs[warmup_steps:] == sorted(lrs[warmup_steps:], reverse=True)
+    assert max(lrs) == lrs[warmup_steps] == 2.0
+    assert lrs[-1] == schedule.lr(1000) == pytest.approx(0.2)
+
+
+def test_matrices_decay_and_vectors_do_not():
+    model = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 5), nn.RMSNorm(5))
+    decaying, others = decay_groups(model.parameters(), weight_decay=0.1)
+
+    assert [parameter.dim() for parameter in decaying["params"]] == [2, 2]
+    assert [parameter.dim() for parameter in others["params"]] == [1, 1]
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+
+
+def test_generators_go_on_from_where_they_were(tmp_path):
+    import random
+
+    import numpy as np
+
+    def draw():
+        return random.random(), np.random.random(), torch.rand(1).item()
+
+    seed_generators(3, rank=1)
+    torch.save(generator_state(torch.device("cpu")), tmp_path / "state.pt")
+    first = draw()
+    restore_generators(torch.load(tmp_path / "state.pt", weights_only=True), torch.device("cpu"))
+
+    assert draw() == first
+    seed_generators(3, rank=2)
+    assert not set(draw()) & set(first)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_auto_means_cpu_and_cuda_is_refused():
+    assert decide_device("auto", 0).type == "cpu"
+    with pytest.raises(ValueError, match="local rank 0 has no GPU, this machine has 0"):
+        decide_device("cuda", 0)
+
+
+def test_ranks_share_the_cores():
+    assert threads_per_rank(1) >= threads_per_rank(2) >= threads_per_rank(10**6) == 1
+
+
+def test_the_width_of_rows_comes_from_the_schema():
+    def width(kind):
+        return row_width(pa.schema([("tokens", kind)]))
+
+    assert width(pa.list_(pa.uint16(), 128)) == 128
+    assert width(pa.fixed_shape_tensor(pa.int32(), [64])) == 64
+    assert width(pa.list_(pa.int32())) is None
+    with pytest.raises(ValueError, match="has the columns text and no column 'tokens'"):
+        row_width(pa.schema([("text", pa.string())]))
