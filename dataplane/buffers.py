@@ -1,8 +1,10 @@
 """Memory that is used again, because fresh memory is dear: the first touch of a new page costs many times the copy
 into an old one."""
 
+import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -29,6 +31,9 @@ class BufferPool:
         self._allocate = allocate
         self._buffers: list[npt.NDArray[np.uint8]] = []
         self._lock = threading.Lock()
+        # A fork may come while another thread holds the lock; that thread does not exist in the child.
+        forget = weakref.WeakMethod(self._renew_lock)
+        os.register_at_fork(after_in_child=lambda: (renew := forget()) and renew())
 
     def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:
         """An uninitialised view, shape (num_bytes,), of a buffer that nobody else uses."""
@@ -39,6 +44,9 @@ class BufferPool:
         """The same as an array of some shape and type."""
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return self.take(num_bytes).view(dtype).reshape(shape)
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
     def _unused(self, num_bytes: int) -> npt.NDArray[np.uint8]:
         for buffer in self._buffers:

@@ -6,7 +6,7 @@
 from training.checkpoint import Checkpoints, LocalFolder
 from training.config import TrainConfig, load_config, parse_config
 from training.errors import CheckpointError, NonFiniteError
-from training.launch import INTERRUPTED, launch
+from training.launch import INTERRUPTED, launch, start_ranks
 from training.loop import Trainer
 from training.model import GPT, GPTConfig
 from training.precision import Precision
@@ -30,4 +30,5 @@ __all__ = [
     "load_config",
     "parse_config",
     "run",
+    "start_ranks",
 ]

@@ -23,16 +23,8 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
     Raises:
         ValueError: `num_ranks` is below one.
     """
-    if num_ranks < 1:
-        raise ValueError(f"num_ranks must be at least 1, got {num_ranks}")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
     received: list[int] = []
-    process = subprocess.Popen(
-        # torchrun warns unless the variable is set; each rank sets its own number of threads anyway.
-        ["env", "OMP_NUM_THREADS=1", sys.executable, *torchrun, "-m", "training", *arguments],
-        start_new_session=True,  # Ctrl-C reaches the ranks from here, and once
-        preexec_fn=die_with_parent,
-    )
+    process = start_ranks(arguments, num_ranks)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         received.append(number)
@@ -45,6 +37,23 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
         for number, handler in former.items():
             signal.signal(number, handler)
     return INTERRUPTED if status == 0 and signal.SIGINT in received else status
+
+
+def start_ranks(arguments: Sequence[str], num_ranks: int) -> subprocess.Popen[bytes]:
+    """Start `python -m training` with `arguments` on `num_ranks` ranks, which end when this process does.
+
+    Raises:
+        ValueError: `num_ranks` is below one.
+    """
+    if num_ranks < 1:
+        raise ValueError(f"num_ranks must be at least 1, got {num_ranks}")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+    return subprocess.Popen(
+        # torchrun warns unless the variable is set; each rank sets its own number of threads anyway.
+        ["env", "OMP_NUM_THREADS=1", sys.executable, *torchrun, "-m", "training", *arguments],
+        start_new_session=True,  # Ctrl-C reaches the ranks from here, and once
+        preexec_fn=die_with_parent,
+    )
 
 
 def _stop_ranks(torchrun: int) -> None:

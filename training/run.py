@@ -281,10 +281,17 @@ def _open_checkpoints(config: TrainConfig, group: Group) -> Checkpoints:
 def _prepare_folder(config: TrainConfig, resumed_from: int | None) -> None:
     """Write the configuration down, and drop what the steps to come will say again."""
     config.folder.mkdir(parents=True, exist_ok=True)
-    _write_json(config.folder / "config.json", config.model_dump(mode="json"))
+    _write_json(config.folder / "config.json", _without_secrets(config))
     forget_after(config.folder / "metrics.jsonl", resumed_from or 0)
     for stale in config.folder.glob("account-rank*.json"):
         stale.unlink()
+
+
+def _without_secrets(config: TrainConfig) -> dict[str, Any]:  # Any: nested JSON values
+    """The configuration; of the storage options, which may be credentials, only the names."""
+    values = config.model_dump(mode="json")
+    values["data"]["storage_options"] = dict.fromkeys(config.data.storage_options or {}, "not recorded")
+    return values
 
 
 def _open_log(config: TrainConfig, console: Console) -> StepLog:

@@ -1,10 +1,8 @@
 """`dataplane demo`: the whole road in three minutes, from text to a training run that survives being killed."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -154,8 +152,7 @@ def _training_arguments(folder: Path, destination: _Destination) -> list[str]:
 
 def _train_and_kill(folder: Path, arguments: list[str]) -> None:
     """Starts the run and ends all its processes without warning when it has come to step `_KILL_AT`."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={_RANKS}", "-m", "training"]
-    process = subprocess.Popen([sys.executable, *torchrun, *arguments], start_new_session=True)
+    process = training.start_ranks(arguments, _RANKS)
     try:
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while _steps_done(folder) < _KILL_AT:
@@ -165,8 +162,7 @@ def _train_and_kill(folder: Path, arguments: list[str]) -> None:
                 raise DataplaneError(f"training did not reach step {_KILL_AT} in {_DEADLINE_SECONDS:.0f} s")
             time.sleep(0.05)
     finally:
-        # torchrun starts each rank in a session of its own; the ranks die with it.
-        os.killpg(process.pid, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)  # the ranks die with it, as without warning as it does
         process.wait()
 
 

@@ -6,16 +6,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataplane.plan import BlockIndex, Order, Plan, Position, Topology
 from dataplane.plan.plan import batch_elements
 
 WORLD_SIZES = [1, 2, 3, 5, 8]
-
-settings.register_profile("plan", deadline=None, max_examples=30)
-settings.load_profile("plan")
 
 # Rows of each block; some have none.
 blocks = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)

@@ -50,8 +50,8 @@ REFUSED_PARQUET = {
     "ARROW-RS-GH-6229-LEVELS": "rep / def levels",
     "PARQUET-1481": "Invalid physical column type",
 }
-# pyarrow's own `read_table` cannot read this one in one piece; batch by batch it can.
-READ_IN_PIECES = {"large_string_map.brotli"}
+# Two rows of a gigabyte from four kilobytes: read, but it takes half a minute.
+SLOW = {"large_string_map.brotli"}
 # Damaged, and still read as pyarrow reads it.
 READ_ALTHOUGH_BAD = {"ARROW-GH-43605"}
 
@@ -167,7 +167,7 @@ def test_odd_parquet_gives_the_rows_that_pyarrow_gives_or_is_refused(data, tmp_p
                 preprocess([str(path)], url)
             assert path.name in str(refusal.value)
             continue
-        if not pq.read_metadata(path).num_columns:
+        if path.stem in SLOW:
             continue
         try:
             preprocess([str(path)], url)
@@ -176,9 +176,8 @@ def test_odd_parquet_gives_the_rows_that_pyarrow_gives_or_is_refused(data, tmp_p
             assert pq.read_table(path).num_rows == 0
             continue
         found = read_table(url)
-        if path.stem not in READ_IN_PIECES:
-            expected = pq.read_table(path).cast(found.schema)
-            assert found.equals(expected) or spelled(found) == spelled(expected), path.name
+        expected = pq.read_table(path).cast(found.schema)
+        assert found.equals(expected) or spelled(found) == spelled(expected), path.name
 
 
 @pytest.mark.parametrize("name", ["Barclay_Postern_1911.txt", "blns.txt", "udhr_German_Deutsch-Latin1.txt"])
