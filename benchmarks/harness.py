@@ -46,7 +46,7 @@ def _pin_all_threads(cores: set[int]) -> None:
 
 
 def alternate(contestants: Mapping[str, Callable[[], float]], *, rounds: int) -> dict[str, list[float]]:
-    """Each contestant's figures, measured in turn so that the machine's moods hit all alike; one round is thrown away."""
+    """Each contestant's figures, measured in turn: the machine's moods hit all alike. A first round is dropped."""
     figures: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
         for name, measure in contestants.items():

@@ -2,9 +2,9 @@
 
     python benchmarks/loader.py [--rounds 5] [--megabytes 256]
 
-The raw limit reads the same shards from the page cache and zstd-decodes every block, with no loader at all, on one thread.
-The loader delivers shuffled batches of 32 samples of 2,048 tokens, once with the whole process on one core, once with one
-decode thread on all cores, from local files and from a warm block cache.
+The raw limit reads the same shards from the page cache and zstd-decodes every block with pyarrow, with no loader at
+all, one block after the other. The loader delivers shuffled batches of 32 samples of 2,048 tokens, once with the whole
+process on one core, once with one decode thread on all cores, from local files and from a warm block cache.
 """
 
 import argparse

@@ -31,9 +31,7 @@ class BufferPool:
         self._allocate = allocate
         self._buffers: list[npt.NDArray[np.uint8]] = []
         self._lock = threading.Lock()
-        # A fork may come while another thread holds the lock; that thread does not exist in the child.
-        forget = weakref.WeakMethod(self._renew_lock)
-        os.register_at_fork(after_in_child=lambda: (renew := forget()) and renew())
+        _pools.add(self)
 
     def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:
         """An uninitialised view, shape (num_bytes,), of a buffer that nobody else uses."""
@@ -45,7 +43,8 @@ class BufferPool:
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return self.take(num_bytes).view(dtype).reshape(shape)
 
-    def _renew_lock(self) -> None:
+    def renew_lock(self) -> None:
+        """For a forked child: whoever held the lock does not exist there."""
         self._lock = threading.Lock()
 
     def _unused(self, num_bytes: int) -> npt.NDArray[np.uint8]:
@@ -57,3 +56,15 @@ class BufferPool:
             self._buffers.pop(0)
         self._buffers.append(buffer)
         return buffer
+
+
+# The pools of this process, for the one moment at which a fork must reach them.
+_pools: "weakref.WeakSet[BufferPool]" = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for pool in _pools:
+        pool.renew_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

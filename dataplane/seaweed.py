@@ -61,8 +61,8 @@ class _PortTakenError(Exception):
 
 
 @contextmanager
-def s3_server(timeout_seconds: float = _START_SECONDS) -> Iterator[S3Server]:
-    """A server of one's own, ready for requests; at the end it is stopped and its folder removed.
+def s3_server(*buckets: str, timeout_seconds: float = _START_SECONDS) -> Iterator[S3Server]:
+    """A server of one's own with these buckets, ready for requests; at the end it is stopped and its folder removed.
 
     Raises MissingExtraError without the package, StoreUnavailableError when it does not start.
     """
@@ -75,6 +75,9 @@ def s3_server(timeout_seconds: float = _START_SECONDS) -> Iterator[S3Server]:
             except _PortTakenError as error:
                 if not tries_left:
                     raise StoreUnavailableError(f"{program} does not start: {error}") from None
+        for bucket in buckets:
+            # It makes a bucket when something is written to it, and only then lists it.
+            open_store(f"s3://{bucket}", server.storage_options).write(".bucket", b"")
         yield server
 
 

@@ -37,7 +37,7 @@ class Silent:
 
 
 class Lines:
-    """A plain line each ten seconds at most."""
+    """A plain line each ten seconds at most, and one at the end."""
 
     def __init__(
         self,
@@ -51,22 +51,24 @@ class Lines:
         self._stream = stream
         self._now = now
         self._start = self._last = now()
+        self._note: Callable[[], str] = str
 
     def update(self, done_bytes: int, note: Callable[[], str]) -> None:
+        self._note = note
         if self._now() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = self._now()
-            self._print(done_bytes, note())
+            speed = done_bytes / (self._last - self._start)
+            left = f"{(self._total - done_bytes) / speed:.0f} s left" if done_bytes else "time left unknown"
+            self._print(
+                f"{done_bytes / _MEGA:.1f} of {self._total / _MEGA:.1f} MB, {speed / _MEGA:.1f} MB/s, {left}, {note()}"
+            )
 
-    def _print(self, done_bytes: int, note: str) -> None:
-        seconds = max(self._last - self._start, 1e-9)
-        speed = done_bytes / seconds
-        left = f"{(self._total - done_bytes) / speed:.0f} s left" if done_bytes else "time left unknown"
-        print(
-            f"{self._title}: {done_bytes / _MEGA:.1f} of {self._total / _MEGA:.1f} MB, "
-            f"{speed / _MEGA:.1f} MB/s, {left}, {note}",
-            file=self._stream,
-            flush=True,
-        )
+    def finish(self) -> None:
+        """Prints the line of the end."""
+        self._print(f"{self._total / _MEGA:.1f} MB in {self._now() - self._start:.1f} s, {self._note()}")
+
+    def _print(self, line: str) -> None:
+        print(f"{self._title}: {line}", file=self._stream, flush=True)
 
 
 class Bar:
@@ -99,7 +101,9 @@ def display_on(stream: TextIO) -> Show:
     @contextmanager
     def show(title: str, total_bytes: int) -> Iterator[Display]:
         if not stream.isatty():
-            yield Lines(title, total_bytes, stream)
+            lines = Lines(title, total_bytes, stream)
+            yield lines
+            lines.finish()
             return
         columns = (
             TextColumn("{task.description}"),

@@ -62,8 +62,8 @@ def preprocess(
         for block in job.blocks():
             writer.write(block)
             meter.add(rows=block.num_rows, raw_bytes=block.nbytes)
-    if not meter.snapshot().get("rows"):
-        raise InputError(f"nothing to write: {_described(inputs)} without a row in them")
+        if not meter.snapshot().get("rows"):
+            raise InputError(f"nothing to write: {_described(inputs)} without a row in them")
     version = writer.commit(metadata=job.metadata(), parent=base.version if base else None)
     seconds = time.perf_counter() - start
     return _report(destination, inputs, meter.snapshot(), version, base, seconds)

@@ -95,7 +95,7 @@ def _destination(folder: Path, s3: bool) -> Iterator[_Destination]:
     if not s3:
         yield _Destination(url=str(folder / "dataset"), storage_options={}, description="the local disk")
         return
-    with s3_server() as server:
+    with s3_server("demo") as server:
         yield _Destination(
             url="s3://demo/python-library",
             storage_options=server.storage_options,

@@ -18,13 +18,13 @@ def test_lines_come_every_ten_seconds_and_are_plain():
     assert "\r" not in stream.getvalue()
 
 
-def test_a_stream_that_is_no_terminal_gets_no_control_characters():
+def test_a_stream_that_is_no_terminal_gets_one_plain_line_at_the_end():
     stream = io.StringIO()
 
     with display_on(stream)("preprocess", 100) as display:
         display.update(50, lambda: "note")
 
-    assert stream.getvalue() == ""
+    assert stream.getvalue() == "preprocess: 0.0 MB in 0.0 s, note\n"
 
 
 def test_a_terminal_gets_one_bar():

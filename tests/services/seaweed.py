@@ -10,7 +10,7 @@ from dataplane.seaweed import s3_server
 @pytest.fixture(scope="session")
 def s3():
     """A running server: `endpoint`, `pid` and `storage_options`."""
-    with s3_server() as server:
+    with s3_server("tests") as server:
         yield server
 
 
