@@ -1,6 +1,6 @@
 """How much of the raw limit does the loader reach?
 
-    python benchmarks/loader.py [--rounds 5] [--megabytes 256]
+    python benchmarks/loader.py [--rounds 5] [--megabytes 1024]
 
 The raw limit reads the same shards from the page cache and zstd-decodes every block with pyarrow, with no loader at
 all, one block after the other. The loader delivers shuffled batches of 32 samples of 2,048 tokens, once with the whole
@@ -64,7 +64,7 @@ def loader_rate(loader: StreamingLoader) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--megabytes", type=int, default=256)
+    parser.add_argument("--megabytes", type=int, default=1024)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         url = f"{folder}/tokens"

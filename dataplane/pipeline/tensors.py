@@ -57,15 +57,15 @@ def to_batches(
 ) -> Iterator[Batch]:
     """The batches of some steps; `fixed` have shape (steps, batch size, ...), `ragged` steps * batch size rows."""
     batch_size = reads.block.shape[1]
-    views = {name: torch.from_numpy(array).unbind(0) for name, array in fixed.items()}
-    for number, step in enumerate(steps):
-        batch = Batch({name: tensors[number] for name, tensors in views.items()})
+    views = [torch.from_numpy(array).unbind(0) for array in fixed.values()]
+    for number, position in enumerate(reads.positions(steps)):
+        batch = Batch(zip(fixed, [tensors[number] for tensors in views], strict=True))
         if ragged is not None:
             rows = ragged.slice(number * batch_size, batch_size)
             batch.update(zip(rows.schema.names, map(_ragged, rows.columns), strict=True))
         if mark_filler:
             batch[FILLER_KEY] = torch.arange(batch_size) >= batch_size - reads.num_filler
-        batch.position = reads.position(step)
+        batch.position = position
         batch.num_filler = reads.num_filler
         yield batch
 

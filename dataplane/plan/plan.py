@@ -16,8 +16,9 @@ from dataplane.plan.lanes import LaneEpoch, Lanes
 from dataplane.plan.position import Position
 from dataplane.plan.topology import Topology
 
-# Steps planned at once: enough to spread the cost of a lane's arithmetic, few enough to plan in milliseconds.
-STEPS_AT_ONCE = 64
+# Samples of one rank planned at once: enough to spread the cost of a lane's arithmetic, few enough to plan in
+# milliseconds.
+SAMPLES_AT_ONCE = 16_384
 # Lanes cost memory (each keeps a window of blocks decoded); more of them than this mix no better.
 MOST_LANES = 512
 # Blocks among which rows are mixed at any time, over all lanes: 128 of 256 packed rows are 32,768 samples.
@@ -85,8 +86,10 @@ class Reads:
     def __len__(self) -> int:
         return len(self.start)
 
-    def position(self, step: int) -> Position:
-        return Position(int(self.epoch[step]), int(self.consumed[step]))
+    def positions(self, steps: range) -> list[Position]:
+        """Where the run stands after each of some steps."""
+        chosen = slice(steps.start, steps.stop)
+        return list(map(Position, self.epoch[chosen].tolist(), self.consumed[chosen].tolist()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +132,11 @@ class Plan:
         within the step, a block for each further sample."""
         return self.lanes_per_rank * self.order.window_blocks + self.batch_size
 
+    @property
+    def _steps_at_once(self) -> int:
+        epoch = self.index.total_rows // self.global_batch_size  # each epoch that a plan touches costs as well
+        return max(1, min(epoch, SAMPLES_AT_ONCE // self.batch_size))
+
     def num_steps(self, position: Position = Position()) -> int:  # noqa: B008  a frozen value
         """Steps from a position to the end of its epoch, alike on all ranks."""
         left = self.index.total_rows - position.consumed
@@ -155,8 +163,8 @@ class Plan:
         size = self.global_batch_size
         start = position.epoch * self.index.total_rows + position.consumed + first * size
         while True:
-            yield start + np.arange(STEPS_AT_ONCE) * (size * stride), size
-            start += STEPS_AT_ONCE * size * stride
+            yield start + np.arange(self._steps_at_once) * (size * stride), size
+            start += self._steps_at_once * size * stride
 
     def _epoch_steps(self, position: Position, first: int, stride: int) -> Iterator[tuple[Ints, int]]:
         size, total = self.global_batch_size, self.index.total_rows
@@ -164,8 +172,8 @@ class Plan:
         steps = range(first, self.num_steps(position), stride)
         short = len(steps) > 0 and start + steps[-1] * size + size > stop
         whole = steps[: len(steps) - short]
-        for begin in range(0, len(whole), STEPS_AT_ONCE):
-            chosen = whole[begin : begin + STEPS_AT_ONCE]
+        for begin in range(0, len(whole), self._steps_at_once):
+            chosen = whole[begin : begin + self._steps_at_once]
             yield start + np.arange(chosen.start, chosen.stop, chosen.step) * size, size
         if short:
             last = start + steps[-1] * size

@@ -48,6 +48,8 @@ _RETRIES: Any = {
     },
     "retry_timeout": timedelta(seconds=40),
 }
+# Where obstore asks for the credentials of a cloud machine when it was given none.
+_INSTANCE_METADATA = "http://169.254.169.254/"
 _SDK_REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
 _CLIENT = {"connect_timeout": "5s", "timeout": "30s"}
 
@@ -201,6 +203,11 @@ def _endpoint_from_sdk_environment(url: str) -> str:
 
 
 def _refused(where: str, error: Exception) -> StorePermissionError:
+    if _INSTANCE_METADATA in str(error):
+        return StorePermissionError(
+            f"{where}: no credentials in the storage options or the environment, and this machine has no instance "
+            "role; give access_key_id and secret_access_key, or skip_signature=true for a public bucket"
+        )
     return StorePermissionError(f"{where}: the store refuses these credentials: {_reason(error)}")
 
 

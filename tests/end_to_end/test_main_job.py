@@ -14,6 +14,11 @@ from tests.preprocess.datasets import write_jsonl
 
 TEXTS = ["rust_book.jsonl.gz", "emoji.jsonl.gz"]
 DEADLINE_SECONDS = 120
+UNREACHABLE = [
+    "--storage-option=endpoint=http://127.0.0.1:9",
+    "--storage-option=access_key_id=nobody",
+    "--storage-option=secret_access_key=nothing",
+]
 
 
 def dataplane(*arguments):
@@ -153,7 +158,7 @@ def test_profile_shows_parts_that_add_up(packed, tmp_path):
         (["train", "missing"], "no dataset here"),
         (["train", "missing", "--set", "optimizer.lrr=1"], "did you mean optimizer.lr"),
         (["inspect", "missing"], "no dataset here"),
-        (["verify", "s3://bucket/x", "--storage-option", "endpoint=http://127.0.0.1:9"], "127.0.0.1:9"),
+        (["verify", "s3://bucket/x", *UNREACHABLE], "127.0.0.1:9"),
     ],
 )
 def test_a_mistake_ends_in_one_line_that_names_it(tmp_path, arguments, named):

@@ -63,7 +63,7 @@ def steps_of(plan, position=Position(), *, limit=None, first=0, stride=1):  # no
     steps = (
         (
             list(zip(each.block[step].tolist(), each.row[step].tolist(), strict=True)),
-            each.position(step),
+            each.positions(range(step, step + 1))[0],
             each.num_filler,
         )
         for each in reads
