@@ -1,9 +1,10 @@
 """Offline preparation: a corpus of common files to a committed version of a dataset."""
 
+from preprocess.in_place import index_in_place
 from preprocess.progress import display_on, silent
 from preprocess.recipe import Packing, Recipe
 from preprocess.report import Report
 from preprocess.run import preprocess
 from preprocess.sources import Reading
 
-__all__ = ["Packing", "Reading", "Recipe", "Report", "display_on", "preprocess", "silent"]
+__all__ = ["Packing", "Reading", "Recipe", "Report", "display_on", "index_in_place", "preprocess", "silent"]

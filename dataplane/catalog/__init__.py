@@ -2,7 +2,7 @@
 
 from dataplane.catalog.dataset import Dataset, list_versions, open_dataset
 from dataplane.catalog.version import DatasetVersion, IndexPart
-from dataplane.catalog.writer import DatasetWriter, Encoding, parent_for, refuse_existing
+from dataplane.catalog.writer import DatasetWriter, Encoding, commit_blocks, parent_for, refuse_existing
 
 __all__ = [
     "Dataset",
@@ -10,6 +10,7 @@ __all__ = [
     "DatasetWriter",
     "Encoding",
     "IndexPart",
+    "commit_blocks",
     "list_versions",
     "open_dataset",
     "parent_for",

@@ -4,7 +4,7 @@ Shards and index files are named after their content, so writing them again is h
 overwrite each other's; nothing names them until the version is committed by one put-if-absent.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -63,32 +63,15 @@ class DatasetWriter:
         """
         if self._builder.num_blocks:
             self._finish_shard()
-        index = BlockIndex.from_blocks(self._blocks)
-        parts = (
-            *(parent.index if parent else ()),
-            *([self._write_index(index)] if len(index) else []),
-        )
-        version = DatasetVersion(
-            number=parent.number + 1 if parent else 1,
-            parent=parent.number if parent else None,
+        return commit_blocks(
+            self.store,
+            self._blocks,
+            schema=self.schema,
             block_format="arrow",
-            arrow_schema=encode_schema(self.schema),
-            columns={field.name: str(field.type) for field in self.schema},
-            num_rows=index.total_rows + (parent.num_rows if parent else 0),
-            num_bytes=int(index.num_bytes.sum()) + (parent.num_bytes if parent else 0),
-            raw_bytes=int(index.raw_bytes.sum()) + (parent.raw_bytes if parent else 0),
-            num_shards=self._shards + (parent.num_shards if parent else 0),
-            index=parts,
-            metadata=dict(metadata),
+            num_shards=self._shards,
+            metadata=metadata,
+            parent=parent,
         )
-        try:
-            self.store.create(path_of(version.number), version.to_json())
-        except FileExistsError:
-            raise VersionConflictError(
-                f"{self.store.url}: another writer committed version {version.number} first; "
-                "nothing of theirs was changed, run again to build on it"
-            ) from None
-        return version
 
     def _finish_shard(self) -> None:
         data, blocks = self._builder.finish()
@@ -102,18 +85,51 @@ class DatasetWriter:
     def _new_builder(self) -> ShardBuilder:
         return ShardBuilder(self.schema, codec=self._encoding.codec, level=self._encoding.level)
 
-    def _write_index(self, index: BlockIndex) -> IndexPart:
-        data = memoryview(encode_index(index)).cast("B")
-        digest = digest_of(data).hex()
-        path = f"index/{digest[:32]}.arrow"
-        self.store.write(path, data)
-        return IndexPart(
-            path=path,
-            num_bytes=len(data),
-            digest=digest,
-            num_blocks=len(index),
-            num_rows=index.total_rows,
-        )
+
+def commit_blocks(
+    store: Store,
+    blocks: Iterable[Block],
+    *,
+    schema: pa.Schema,
+    block_format: str,
+    num_shards: int,
+    metadata: Mapping[str, str],
+    parent: DatasetVersion | None = None,
+) -> DatasetVersion:
+    """Makes blocks that are in the store a version, after those of `parent` if there is one.
+
+    Raises VersionConflictError if another writer committed this number meanwhile; then nothing changed.
+    """
+    index = BlockIndex.from_blocks(blocks)
+    version = DatasetVersion(
+        number=parent.number + 1 if parent else 1,
+        parent=parent.number if parent else None,
+        block_format=block_format,
+        arrow_schema=encode_schema(schema),
+        columns={field.name: str(field.type) for field in schema},
+        num_rows=index.total_rows + (parent.num_rows if parent else 0),
+        num_bytes=int(index.num_bytes.sum()) + (parent.num_bytes if parent else 0),
+        raw_bytes=int(index.raw_bytes.sum()) + (parent.raw_bytes if parent else 0),
+        num_shards=num_shards + (parent.num_shards if parent else 0),
+        index=(*(parent.index if parent else ()), *([_write_index(store, index)] if len(index) else [])),
+        metadata=dict(metadata),
+    )
+    try:
+        store.create(path_of(version.number), version.to_json())
+    except FileExistsError:
+        raise VersionConflictError(
+            f"{store.url}: another writer committed version {version.number} first; "
+            "nothing of theirs was changed, run again to build on it"
+        ) from None
+    return version
+
+
+def _write_index(store: Store, index: BlockIndex) -> IndexPart:
+    data = memoryview(encode_index(index)).cast("B")
+    digest = digest_of(data).hex()
+    path = f"index/{digest[:32]}.arrow"
+    store.write(path, data)
+    return IndexPart(path=path, num_bytes=len(data), digest=digest, num_blocks=len(index), num_rows=index.total_rows)
 
 
 def refuse_existing(store: Store) -> None:

@@ -14,6 +14,7 @@ from dataplane.errors import DataplaneError
 # Name, which is also the module's, and what `dataplane --help` says. A new command is a line here.
 COMMANDS = {
     "preprocess": "Turn JSON lines, text or Parquet into a dataset of compressed blocks.",
+    "index": "Make WebDataset tars a dataset where they lie.",
     "inspect": "Show a dataset's schema, versions, sizes and first rows.",
     "train": "Train a GPT on a packed dataset, with exact resume.",
     "profile": "Train, and show how each step's time divides.",

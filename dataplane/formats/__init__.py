@@ -2,5 +2,6 @@
 
 from dataplane.formats.arrow import ArrowFormat, ShardBuilder
 from dataplane.formats.base import Format, format_named
+from dataplane.formats.tar import TarFormat
 
-__all__ = ["ArrowFormat", "Format", "ShardBuilder", "format_named"]
+__all__ = ["ArrowFormat", "Format", "ShardBuilder", "TarFormat", "format_named"]

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dataplane.formats.arrow import ArrowFormat
+from dataplane.formats.tar import TarFormat
 from dataplane.plan import Block
 
 
@@ -37,7 +38,7 @@ class Format(Protocol):
         ...
 
 
-_FORMATS: dict[str, Format] = {"arrow": ArrowFormat()}
+_FORMATS: dict[str, Format] = {"arrow": ArrowFormat(), "tar": TarFormat()}
 
 
 def format_named(name: str) -> Format:

@@ -1,0 +1,151 @@
+"""The WebDataset tar: samples are runs of members whose names share a key, and a block is a run of whole samples.
+
+Read where it lies: the blocks of a tar are byte ranges that tarfile opens on their own. Fields are bytes, named by what
+follows the first dot of a member's base name, as webdataset names them; nothing is decoded, least of all unpickled.
+"""
+
+import re
+import tarfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dataplane.errors import CorruptBlockError
+from dataplane.plan import Block
+from dataplane.storage import digest_of
+
+KEY = "__key__"
+# As large as a native block: a ranged read that an object store serves at near full speed.
+BLOCK_BYTES = 1 << 20
+_RECORD = tarfile.BLOCKSIZE
+_NAME = re.compile(r"((?:.*/)?[^/.]+)\.([^/]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A run of members with one key: its bytes in the file, and where the data of each field lies."""
+
+    key: str
+    start: int
+    stop: int
+    fields: dict[str, tuple[int, int]]
+
+
+class TarFormat:
+    """Blocks are whole samples, members and headers included. One column per field, null where a sample lacks it."""
+
+    name = "tar"
+    suffix = ".tar"
+
+    def index(self, data: bytes | memoryview, shard: str) -> tuple[pa.Schema, list[Block]]:
+        samples = list(_samples(memoryview(data), shard, whole=True))
+        if repeated := _repeated(sample.key for sample in samples):
+            raise CorruptBlockError(
+                f"{shard}: the members of key {repeated!r} do not stand together; sort the archive by name"
+            )
+        names = dict.fromkeys(name for sample in samples for name in sample.fields)
+        schema = pa.schema([pa.field(KEY, pa.string(), nullable=False), *(pa.field(n, pa.binary()) for n in names)])
+        return schema, [_block(data, shard, run) for run in _runs(samples)]
+
+    def decode(
+        self,
+        data: bytes | memoryview,
+        schema: pa.Schema,
+        *,
+        columns: Collection[str] | None = None,
+        out: Mapping[str, npt.NDArray[np.uint8]] | None = None,
+    ) -> pa.RecordBatch:
+        view = memoryview(data).cast("B")
+        samples = list(_samples(view, "block", whole=False))
+        fields = [field for field in schema if columns is None or field.name in columns]
+        arrays = [_column(field, samples, view) for field in fields]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _samples(view: memoryview, where: str, *, whole: bool) -> Iterator[_Sample]:
+    """The samples in an archive, or in a piece of one. Raises CorruptBlockError if it ends within a member, or, for a
+    whole archive, without the mark that ends it."""
+    run: _Sample | None = None
+    for member in _members(view, where, whole=whole):
+        match = _NAME.fullmatch(member.name)
+        if match is None:
+            raise CorruptBlockError(
+                f"{where}: member {member.name!r} has no key and field; names must be KEY.FIELD, such as 000.jpg"
+            )
+        key, field = match[1], match[2].lower()
+        stop = member.offset_data + -(-member.size // _RECORD) * _RECORD
+        place = (member.offset_data, member.offset_data + member.size)
+        if run is None or run.key != key:
+            if run is not None:
+                yield run
+            run = _Sample(key, member.offset, stop, {})
+        if field in run.fields:
+            raise CorruptBlockError(f"{where}: key {key!r} has field {field!r} twice")
+        run = _Sample(key, run.start, stop, {**run.fields, field: place})
+    if run is not None:
+        yield run
+
+
+def _members(view: memoryview, where: str, *, whole: bool) -> Iterator[tarfile.TarInfo]:
+    """The files of an archive in order; directories are passed over."""
+    end = 0
+    try:
+        # "r:" reads plain archives only: what is inside a compressed one cannot be addressed.
+        with tarfile.open(fileobj=BytesIO(view), mode="r:") as archive:
+            for member in archive:
+                end = member.offset_data + -(-member.size // _RECORD) * _RECORD
+                if end > len(view):
+                    raise CorruptBlockError(f"{where}: ends within member {member.name!r}; copy the archive again")
+                if not (member.isfile() or member.isdir()) or member.issparse():
+                    raise CorruptBlockError(f"{where}: member {member.name!r} is a link or special file, not a file")
+                if member.isfile():
+                    yield member
+    except tarfile.TarError as error:
+        raise CorruptBlockError(f"{where}: not a readable tar: {error}") from error
+    rest = bytes(view[end:])
+    if rest.strip(b"\0") or (whole and len(rest) < 2 * _RECORD) or (not whole and rest):
+        raise CorruptBlockError(f"{where}: ends {len(rest)} bytes after its last member, without its end mark")
+
+
+def _runs(samples: list[_Sample]) -> Iterator[list[_Sample]]:
+    """Samples, some megabyte at a time."""
+    run: list[_Sample] = []
+    for sample in samples:
+        if run and sample.stop - run[0].start > BLOCK_BYTES:
+            yield run
+            run = []
+        run.append(sample)
+    if run:
+        yield run
+
+
+def _block(data: bytes | memoryview, shard: str, run: list[_Sample]) -> Block:
+    start, stop = run[0].start, run[-1].stop
+    return Block(
+        shard=shard,
+        offset=start,
+        num_bytes=stop - start,
+        num_rows=len(run),
+        raw_bytes=sum(high - low for sample in run for low, high in sample.fields.values()),
+        digest=digest_of(memoryview(data)[start:stop]),
+    )
+
+
+def _column(field: pa.Field, samples: list[_Sample], view: memoryview) -> pa.Array:
+    if field.name == KEY:
+        return pa.array([sample.key for sample in samples], pa.string())
+    places = [sample.fields.get(field.name) for sample in samples]
+    return pa.array([None if place is None else view[place[0] : place[1]] for place in places], field.type)
+
+
+def _repeated(keys: Iterator[str]) -> str | None:
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            return key
+        seen.add(key)
+    return None
