@@ -20,7 +20,7 @@ from dataplane.buffers import BufferPool, allocate
 from dataplane.catalog import Dataset, open_dataset
 from dataplane.errors import StateMismatchError
 from dataplane.metrics import Metrics
-from dataplane.pipeline import Arena, Batch, BatchStream, Layout, StreamLimits, allocate_pinned
+from dataplane.pipeline import Arena, Batch, BatchStream, Layout, StreamLimits, allocate_pinned, batch_memory
 from dataplane.plan import Order, Plan, Position, Topology
 from dataplane.storage import BlockCache, BlockSource
 
@@ -146,12 +146,13 @@ class Session:
         needed = min(most, self.plan.most_blocks_at_once)
         num_slots = min(most, needed + max(32, needed // 2))
         if config.memory_bytes is not None:
-            num_slots = min(most, config.memory_bytes // max(1, block_bytes))
+            batches = batch_memory(config.batch_size * self.layout.row_bytes)
+            num_slots = min(most, (config.memory_bytes - batches) // max(1, block_bytes))
             if num_slots < needed:
                 raise ValueError(
                     f"memory_bytes={config.memory_bytes} is too little for {config.url}: this order keeps up to "
-                    f"{needed} blocks of {block_bytes} bytes in memory; give at least {needed * block_bytes}, or lower "
-                    "shuffle_window or num_lanes"
+                    f"{needed} blocks of {block_bytes} bytes in memory, and batches take {batches}; give at least "
+                    f"{needed * block_bytes + batches}, or lower shuffle_window, num_lanes or batch_size"
                 )
         return Arena(self.layout, rows_per_slot=rows, num_slots=num_slots)
 

@@ -1,6 +1,7 @@
 """Files that can be streamed where they lie: an index beside them makes a folder of WebDataset tars a dataset."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +47,7 @@ def index_in_place(
             blocks += found
             schemas.append(schema)
             done += len(data)
-            display.update(done, lambda found=len(blocks): f"{found:,} blocks")  # type: ignore[misc]
+            display.update(done, partial("{:,} blocks".format, len(blocks)))
     if not blocks:
         raise InputError(f"{url}: {len(paths)} tars without a sample in them")
     return commit_blocks(

@@ -10,6 +10,7 @@ import struct
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -170,6 +171,7 @@ class _Cursor:
             raise ValueError("has fewer columns than its schema") from None
 
 
+@cache
 def _is_known(kind: pa.DataType) -> bool:
     nested = (pa.types.is_fixed_size_list, pa.types.is_struct, pa.types.is_list, pa.types.is_large_list)
     return any(is_kind(kind) for is_kind in nested) or _has_offsets(kind) or _is_fixed_width(kind)
@@ -179,6 +181,7 @@ def _is_fixed_width(kind: pa.DataType) -> bool:
     return pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
 
 
+@cache
 def _has_offsets(kind: pa.DataType) -> bool:
     known = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
     return any(is_kind(kind) for is_kind in known)

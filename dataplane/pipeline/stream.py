@@ -26,6 +26,12 @@ _QUEUED_STRETCHES = 2
 _PLANS_AHEAD = 4
 
 
+def batch_memory(batch_bytes: int) -> int:
+    """The most that a stream's batches take while they are gathered, wait, and are at the trainer, in bytes."""
+    stretches = _QUEUED_STRETCHES + 2
+    return stretches * max(_STRETCH_BYTES, batch_bytes)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamLimits:
     """How much a stream holds and how many threads it has."""

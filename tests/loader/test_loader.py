@@ -91,7 +91,7 @@ def test_global_batches_do_not_depend_on_the_world_size(url, world_size):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"decode_threads": 7, "fetch_threads": 1}, {"prefetch_batches": 1}, {"memory_bytes": 1 << 20}]
+    "options", [{}, {"decode_threads": 7, "fetch_threads": 1}, {"prefetch_batches": 1}, {"memory_bytes": 9 << 20}]
 )
 def test_the_order_does_not_depend_on_threads_or_memory(url, options):
     assert ids_of(StreamingLoader(url, batch_size=4, **options)) == ids_of(StreamingLoader(url, batch_size=4))
