@@ -7,6 +7,7 @@ DataplaneError
 │   └── VersionConflictError     another writer committed this version number first
 ├── CorruptBlockError            bytes that do not match their digest, or do not decode
 ├── StoreError
+│   ├── TruncatedObjectError     an object ends before the bytes asked for
 │   ├── StoreUnavailableError    the store cannot be reached or keeps refusing
 │   └── StorePermissionError     the store refuses these credentials
 ├── InputError                   a source of preprocessing that cannot be read as what it claims to be
@@ -44,6 +45,10 @@ class CorruptBlockError(DataplaneError):
 
 class StoreError(DataplaneError):
     """A store did not do what was asked."""
+
+
+class TruncatedObjectError(StoreError):
+    """An object ends before the bytes asked for, or its body came short."""
 
 
 class StoreUnavailableError(StoreError):

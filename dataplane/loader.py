@@ -1,12 +1,13 @@
 """The loader that people hold: wires the rooms, iterates, saves and restores its position."""
 
+import difflib
 import logging
 import os
 import shutil
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,11 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dataplane.buffers import BufferPool, allocate
+from dataplane.buffers import BufferPool
 from dataplane.catalog import Dataset, open_dataset
 from dataplane.errors import StateMismatchError
 from dataplane.metrics import Metrics
-from dataplane.pipeline import Arena, Batch, BatchStream, Layout, StreamLimits, allocate_pinned, batch_memory
+from dataplane.pipeline import STRETCHES_AT_ONCE, Arena, Batch, BatchStream, Layout, StreamLimits, batch_memory
 from dataplane.plan import Order, Plan, Position, Topology
 from dataplane.storage import BlockCache, BlockSource
 
@@ -28,8 +29,6 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_CACHE = Path("~/.cache/dataplane")
 _STATE_FORMAT = 1
-# Batches in use at once: queued, at the trainer, and a few kept; whoever keeps more pays for fresh memory.
-_BATCH_BUFFERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,8 @@ class LoaderConfig:
     fetch_threads: int = 16
     # zstd decodes 0.4 to 1 GB/s of tokens on a thread, far more than a trainer's rank consumes.
     decode_threads: int = 2
-    prefetch_batches: int = 8
+    # Small batches are gathered half as many at a time; of those over 1 MiB fewer wait, whatever is set here.
+    prefetch_batches: int = 64
     pin_memory: bool = False
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -67,6 +67,17 @@ class LoaderConfig:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.endless and self.drop_last:
             raise ValueError("endless and drop_last exclude each other: an endless pass drops nothing")
+
+
+def make_config(url: str | os.PathLike[str], batch_size: int, options: Mapping[str, Any]) -> LoaderConfig:
+    """The configuration. Raises TypeError for an unknown option, with the nearest name."""
+    names = [each.name for each in fields(LoaderConfig)]
+    for name in options:
+        if name not in names:
+            nearest = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(names)}"
+            raise TypeError(f"a loader has no option {name!r}; {hint}")
+    return LoaderConfig(url=os.fspath(url), batch_size=batch_size, **options)
 
 
 class Session:
@@ -87,9 +98,15 @@ class Session:
             drop_last=config.drop_last,
             endless=config.endless,
         )
+        if config.drop_last and (rows := self.dataset.version.num_rows) < self.plan.global_batch_size:
+            raise ValueError(
+                f"{config.url} has {rows} rows, fewer than a global batch of {self.plan.global_batch_size}: drop_last "
+                "leaves nothing; use a smaller batch_size, or drop_last=False"
+            )
         self.layout = Layout.of(self.dataset.schema, config.columns)
         self._cache = self._open_cache()
         self._buffers = self._make_buffers()
+        self._origin = origin_of(self.dataset, self.plan.order)
         # Made once and lent to one pass after the other: its pages are touched already.
         self._arenas: list[Arena] = []
 
@@ -101,12 +118,12 @@ class Session:
             if self._cache is not None:
                 stack.enter_context(self._cache.claim(index.digest))
             arena = self._arenas.pop() if self._arenas else self._make_arena()
-            stack.callback(self._arenas.append, arena)
             stream = BatchStream(
                 self.plan.reads(position, first=first, stride=stride),
-                num_blocks=len(index),
+                num_rows=index.num_rows,
                 fetch=lambda number: source.read(index[number]),
                 decode=self._decode,
+                describe=lambda number: f"{self.dataset.store.url}/{index[number]}",
                 layout=self.layout,
                 arena=arena,
                 buffers=self._buffers,
@@ -118,8 +135,17 @@ class Session:
                 metrics=self.metrics,
                 mark_filler=not (self.config.drop_last or self.config.endless),
             )
-            stack.callback(stream.close)
-            yield from stream
+            try:
+                for batch in stream:
+                    batch.origin = self._origin
+                    yield batch
+            finally:
+                if stream.close():
+                    self._arenas.append(arena)
+
+    def state_at(self, position: Position) -> dict[str, Any]:  # Any: JSON values
+        """The state of a run that stands at a position."""
+        return {**self._origin, "epoch": position.epoch, "consumed": position.consumed}
 
     def _decode(self, data: bytes | memoryview, out: Mapping[str, npt.NDArray[np.uint8]]) -> pa.RecordBatch:
         dataset = self.dataset
@@ -156,9 +182,9 @@ class Session:
                 )
         return Arena(self.layout, rows_per_slot=rows, num_slots=num_slots)
 
-    def _make_buffers(self) -> BufferPool:
+    def _make_buffers(self) -> BufferPool | None:
         pinned = self.config.pin_memory and torch.cuda.is_available()
-        return BufferPool(_BATCH_BUFFERS, allocate_pinned if pinned else allocate)
+        return None if pinned else BufferPool(2 * STRETCHES_AT_ONCE)
 
     def _open_cache(self) -> BlockCache | None:
         config = self.config
@@ -209,20 +235,16 @@ class StreamingLoader:
     """
 
     def __init__(self, url: str, *, batch_size: int, **options: Any) -> None:  # Any: LoaderConfig's fields
-        self.config = LoaderConfig(url=str(url), batch_size=batch_size, **options)
+        self.config = make_config(url, batch_size, options)
         self.metrics = Metrics()
         self._position = Position()
         self._session: Session | None = None
-        self._order: Order | None = None
-        self._version: int | None = None
         # Weak: an abandoned pass ends its threads at once, not at the next garbage collection.
         self._running: weakref.ref[Generator[Batch]] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         self.close()
-        session = self._opened()
-        self._report_dropped(session)
-        running = self._deliver(session.stream(self._position))
+        running = self._deliver(self._opened())
         self._running = weakref.ref(running)
         return running
 
@@ -269,8 +291,7 @@ class StreamingLoader:
 
     def state_dict(self) -> dict[str, Any]:  # Any: JSON values
         """The position and what it is a position in; some 300 bytes of JSON, equal on all ranks."""
-        session = self._opened()
-        return state_of(session, self._position)
+        return self._opened().state_at(self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to a saved position, at any world size and batch size.
@@ -278,9 +299,10 @@ class StreamingLoader:
         Raises StateMismatchError, naming the difference, if the state belongs to other data or another order.
         """
         self.close()
-        self._session = None
-        self._order, self._version, self._position = read_state(state, self.config)
-        check_fingerprint(state, self._opened().dataset)
+        order, version, position = read_state(state, self.config)
+        session = Session(self.config, order, version, self.metrics)
+        check_fingerprint(state, session.dataset)
+        self._session, self._position = session, position
 
     def close(self) -> None:
         """Stops the threads of a pass that has not ended. The loader can be iterated again."""
@@ -290,37 +312,37 @@ class StreamingLoader:
 
     def _opened(self) -> Session:
         if self._session is None:
-            self._session = Session(self.config, self._order, self._version, self.metrics)
+            self._session = Session(self.config, None, None, self.metrics)
         return self._session
 
-    def _deliver(self, stream: Generator[Batch]) -> Generator[Batch]:
-        with closing(stream):
+    def _deliver(self, session: Session) -> Generator[Batch]:
+        start = self._position
+        with closing(session.stream(start)) as stream:
             for batch in stream:
                 self._position = batch.position
                 yield batch
-
-    def _report_dropped(self, session: Session) -> None:
-        if (dropped := session.plan.num_dropped) and session.topology.rank == 0:
+        # Only a finite pass ends. What is left of its epoch was too little for a batch.
+        self._position = Position(start.epoch + 1, 0)
+        if (dropped := session.plan.num_dropped(start)) and session.topology.rank == 0:
             self.metrics.add(dropped_samples=dropped)
             _log.warning(
-                "%s: drop_last leaves out %d of %d samples in this epoch (global batch %d)",
+                "%s: drop_last left out %d of %d samples in epoch %d (global batch %d)",
                 self.config.url,
                 dropped,
                 session.dataset.version.num_rows,
+                start.epoch,
                 session.plan.global_batch_size,
             )
 
 
-def state_of(session: Session, position: Position) -> dict[str, Any]:  # Any: JSON values
-    """The state of a run that stands at a position."""
-    version = session.dataset.version
+def origin_of(dataset: Dataset, order: Order) -> dict[str, Any]:  # Any: JSON values
+    """What a position is a position in: the part of a state that does not change from batch to batch."""
+    version = dataset.version
     return {
         "format": _STATE_FORMAT,
         "version": version.number,
         "fingerprint": version.fingerprint,
-        "order": asdict(session.plan.order),
-        "epoch": position.epoch,
-        "consumed": position.consumed,
+        "order": asdict(order),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.utils.data
 
-from dataplane.loader import LoaderConfig, Session, check_fingerprint, read_state, state_of
+from dataplane.loader import Session, check_fingerprint, make_config, read_state
 from dataplane.metrics import Metrics
 from dataplane.pipeline import Batch
 from dataplane.plan import Order, Position
@@ -22,13 +22,15 @@ from dataplane.plan import Order, Position
 class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
     """Batches of one dataset for one rank. Use it with `batch_size=None`: batching is done.
 
-    Takes the arguments of `StreamingLoader`. Worker processes cannot move the position of the dataset in the training
-    process, so a state is made from a batch: `dataset.state_dict(batch)`.
+    Takes the arguments of `StreamingLoader`. As with torch's DistributedSampler, call `set_epoch` before each pass:
+    worker processes cannot move the position of the training process. For the same reason a state is made from a
+    batch: `dataset.state_dict(batch)`, or `batch.state_dict()`.
     """
 
     def __init__(self, url: str, *, batch_size: int, **options: Any) -> None:  # Any: LoaderConfig's fields
-        self.config = LoaderConfig(url=str(url), batch_size=batch_size, **options)
-        self._position = Position()
+        self.config = make_config(url, batch_size, options)
+        # Epoch and samples consumed, where worker processes that live on from pass to pass see them change.
+        self._place = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._order: Order | None = None
         self._version: int | None = None
 
@@ -38,17 +40,27 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
         return self._open().stream(self._position, first=first, stride=stride)
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration begin at the start of an epoch."""
-        self._position = Position(epoch, 0)
+        """Makes the next iteration begin at the start of an epoch, in worker processes too."""
+        self._move_to(Position(epoch, 0))
 
     def state_dict(self, batch: Batch | None = None) -> dict[str, Any]:  # Any: JSON values
         """The state after a batch that the training loop received; without one, the dataset's own position."""
-        return state_of(self._open(), self._position if batch is None else batch.position)
+        return self._open().state_at(self._position) if batch is None else batch.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As `StreamingLoader.load_state_dict`; takes its states too. Call it before iterating."""
-        self._order, self._version, self._position = read_state(state, self.config)
-        check_fingerprint(state, self._open().dataset)
+        order, version, position = read_state(state, self.config)
+        check_fingerprint(state, Session(self.config, order, version, Metrics()).dataset)
+        self._order, self._version = order, version
+        self._move_to(position)
+
+    @property
+    def _position(self) -> Position:
+        epoch, consumed = self._place.tolist()
+        return Position(epoch, consumed)
+
+    def _move_to(self, position: Position) -> None:
+        self._place[0], self._place[1] = position.epoch, position.consumed
 
     def _open(self) -> Session:
         # Not kept: the dataset travels to worker processes, which open their own.

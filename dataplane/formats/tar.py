@@ -83,6 +83,8 @@ def _samples(view: memoryview, where: str, *, whole: bool) -> Iterator[_Sample]:
             if run is not None:
                 yield run
             run = _Sample(key, member.offset, stop, {})
+        if field == KEY:
+            raise CorruptBlockError(f"{where}: member {member.name!r} is named like the column of keys; rename it")
         if field in run.fields:
             raise CorruptBlockError(f"{where}: key {key!r} has field {field!r} twice")
         run = _Sample(key, run.start, stop, {**run.fields, field: place})

@@ -2,7 +2,7 @@
 
 from dataplane.pipeline.arena import Arena
 from dataplane.pipeline.layout import Layout
-from dataplane.pipeline.stream import BatchStream, StreamLimits, batch_memory
-from dataplane.pipeline.tensors import Batch, Ragged, allocate_pinned
+from dataplane.pipeline.stream import STRETCHES_AT_ONCE, BatchStream, StreamLimits, batch_memory
+from dataplane.pipeline.tensors import Batch, Ragged
 
-__all__ = ["Arena", "Batch", "BatchStream", "Layout", "Ragged", "StreamLimits", "allocate_pinned", "batch_memory"]
+__all__ = ["STRETCHES_AT_ONCE", "Arena", "Batch", "BatchStream", "Layout", "Ragged", "StreamLimits", "batch_memory"]

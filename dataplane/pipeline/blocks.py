@@ -9,11 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dataplane.errors import CorruptBlockError
 from dataplane.metrics import Metrics
 from dataplane.pipeline.arena import Arena
 from dataplane.pipeline.workers import WorkerPool
 
 Ints = npt.NDArray[np.int64]
+
+# Idle fetchers end at once; this is for one in the middle of a request.
+_FETCH_PATIENCE_SECONDS = 1.0
 Bytes = bytes | memoryview
 
 # A block's bytes, and memory that its columns may be decoded into, to a record batch.
@@ -29,17 +33,20 @@ class BlockStage:
     def __init__(
         self,
         *,
-        num_blocks: int,
+        num_rows: Ints,
         arena: Arena,
         fetch: Callable[[int], Bytes],
         decode: Decode,
+        describe: Callable[[int], str],
         fetch_threads: int,
         decode_threads: int,
         metrics: Metrics,
     ) -> None:
         self._arena, self._fetch, self._decode, self._metrics = arena, fetch, decode, metrics
+        self._describe = describe
         self._free = list(range(arena.num_slots))
-        self._slot_of = np.full(num_blocks, -1, np.int64)
+        self._num_rows = num_rows
+        self._slot_of = np.full(len(num_rows), -1, np.int64)
         self._live: dict[int, tuple[int, int]] = {}  # block: (slot, last element that reads it)
         self._expiry: list[tuple[int, int]] = []  # heap of (last element, block)
         self._changed = threading.Condition()
@@ -63,7 +70,7 @@ class BlockStage:
         return True
 
     def release(self, before: int) -> None:
-        """Frees the slots of all blocks that no element from `before` on reads. They must be decoded."""
+        """Frees the slots of all blocks that no element from `before` on reads."""
         while self._expiry and self._expiry[0][0] < before:
             last_element, block = heapq.heappop(self._expiry)
             slot, known = self._live[block]
@@ -100,15 +107,16 @@ class BlockStage:
             self._error = self._error or error
             self._changed.notify_all()
 
-    def close(self) -> None:
-        self._fetchers.close()
-        self._decoders.close()
+    def close(self) -> bool:
+        """Ends the threads. Whether all that could write into the arena have ended."""
+        # A request may hang for as long as its store lets it; it writes nowhere, so nobody need wait for it.
+        self._fetchers.close(patience_seconds=_FETCH_PATIENCE_SECONDS)
+        return self._decoders.close()
 
     def _fetch_block(self, block: int, slot: int) -> None:
         try:
             data = self._fetch(block)
         except BaseException as error:  # any error belongs to whoever waits for the block
-            error.add_note(f"while fetching block {block}")
             self.fail(error)
         else:
             self._decoders.submit(partial(self._decode_block, block, slot, data))
@@ -117,10 +125,12 @@ class BlockStage:
         try:
             with self._metrics.timed("decode"):
                 batch = self._decode(data, self._arena.memory(slot))
+                if batch.num_rows != self._num_rows[block]:
+                    raise CorruptBlockError(f"holds {batch.num_rows} rows, the index says {self._num_rows[block]}")
             with self._metrics.timed("arena"):
                 self._arena.fill(slot, batch)
         except BaseException as error:  # as above
-            error.add_note(f"while decoding block {block}")
+            error.add_note(f"in {self._describe(block)}")
             self.fail(error)
         else:
             self._metrics.add(decoded_bytes=batch.nbytes, decoded_blocks=1)

@@ -75,11 +75,20 @@ class Layout:
         return sum(column.row_bytes for column in self.fixed)
 
 
+def is_number_list(kind: pa.DataType) -> bool:
+    """Whether rows are lists of numbers of any length, which travel as `Ragged`."""
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_number(kind.value_type)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
 def _fixed(name: str, kind: pa.DataType) -> FixedColumn | None:
     shape: list[int] = []
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)
         kind = kind.value_type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    if not _is_number(kind):
         return None
     return FixedColumn(name=name, dtype=np.dtype(kind.to_pandas_dtype()), shape=tuple(shape))

@@ -15,21 +15,22 @@ from dataplane.metrics import Metrics
 from dataplane.pipeline.arena import Arena
 from dataplane.pipeline.blocks import BlockStage, Bytes, Decode
 from dataplane.pipeline.layout import Layout
-from dataplane.pipeline.tensors import Batch, to_batches
+from dataplane.pipeline.tensors import Batch, BatchMemory, to_batches
 from dataplane.plan import Reads
 
 # Batches are gathered several at a time up to this size: it spreads the cost of a call, and stays in the CPU's cache.
 _STRETCH_BYTES = 2 << 20
 # Stretches that wait for the trainer; one to take, one to replace it.
 _QUEUED_STRETCHES = 2
-# Plans (of some 64 steps) beyond which a dataset that fits into the slots is not looked ahead.
+# Those, one that is being gathered, and one at the trainer.
+STRETCHES_AT_ONCE = _QUEUED_STRETCHES + 2
+# Plans beyond which a dataset that fits into the slots is not looked ahead.
 _PLANS_AHEAD = 4
 
 
 def batch_memory(batch_bytes: int) -> int:
     """The most that a stream's batches take while they are gathered, wait, and are at the trainer, in bytes."""
-    stretches = _QUEUED_STRETCHES + 2
-    return stretches * max(_STRETCH_BYTES, batch_bytes)
+    return STRETCHES_AT_ONCE * max(_STRETCH_BYTES, batch_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +40,7 @@ class StreamLimits:
     fetch_threads: int
     decode_threads: int
     prefetch_batches: int
-    """Batches that may wait for the trainer."""
+    """Batches that may wait for the trainer; of large ones fewer do, and always one."""
 
 
 class BatchStream:
@@ -49,29 +50,34 @@ class BatchStream:
         self,
         reads: Iterator[Reads],
         *,
-        num_blocks: int,
+        num_rows: npt.NDArray[np.int64],
         fetch: Callable[[int], Bytes],
         decode: Decode,
+        describe: Callable[[int], str],
         layout: Layout,
         arena: Arena,
-        buffers: BufferPool,
+        buffers: BufferPool | None,
         limits: StreamLimits,
         metrics: Metrics,
         mark_filler: bool = False,
     ) -> None:
-        self._queue = _Queue(limits.prefetch_batches)
+        self._queue = _Queue()
         self._batches: deque[Batch] = deque()
         blocks = BlockStage(
-            num_blocks=num_blocks,
+            num_rows=num_rows,
             arena=arena,
             fetch=fetch,
             decode=decode,
+            describe=describe,
             fetch_threads=limits.fetch_threads,
             decode_threads=limits.decode_threads,
             metrics=metrics,
         )
-        assembler = _Assembler(reads, blocks, arena, buffers, layout, metrics, mark_filler, self._queue)
-        # Also runs when the interpreter exits or the stream is garbage: no thread outlives it.
+        assembler = _Assembler(
+            reads, blocks, arena, buffers, layout, limits.prefetch_batches, metrics, mark_filler, self._queue
+        )
+        # Also runs when the interpreter exits or the stream is garbage: no thread outlives it. True from the first
+        # call if the arena is free again.
         self.close = weakref.finalize(self, assembler.close)
         self._metrics = metrics
 
@@ -86,10 +92,9 @@ class BatchStream:
 
 
 class _Queue:
-    """Stretches of batches between the assembler and the trainer; bounded in batches, closable from both ends."""
+    """Stretches of batches between the assembler and the trainer; bounded, and closable from both ends."""
 
-    def __init__(self, most_batches: int) -> None:
-        self._most_batches = most_batches
+    def __init__(self) -> None:
         self._stretches: deque[list[Batch]] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -98,7 +103,7 @@ class _Queue:
     def put(self, stretch: list[Batch]) -> bool:
         """Waits for room. False if nobody takes any more."""
         with self._changed:
-            while not self._closed and not self._has_room(len(stretch)):
+            while not self._closed and len(self._stretches) >= _QUEUED_STRETCHES:
                 self._changed.wait()
             self._stretches.append(stretch)
             self._changed.notify_all()
@@ -124,10 +129,6 @@ class _Queue:
             self._error = self._error or error
             self._changed.notify_all()
 
-    def _has_room(self, more: int) -> bool:
-        waiting = sum(map(len, self._stretches))
-        return waiting + more <= self._most_batches or len(self._stretches) < _QUEUED_STRETCHES
-
 
 class _Assembler:
     """The thread that follows the plan, and what it owns."""
@@ -137,8 +138,9 @@ class _Assembler:
         reads: Iterator[Reads],
         blocks: BlockStage,
         arena: Arena,
-        buffers: BufferPool,
+        buffers: BufferPool | None,
         layout: Layout,
+        prefetch_batches: int,
         metrics: Metrics,
         mark_filler: bool,
         queue: _Queue,
@@ -148,17 +150,19 @@ class _Assembler:
         self._needs = _Needs(reads)
         self._blocks, self._arena, self._buffers = blocks, arena, buffers
         self._most_steps = 1
+        self._most_steps_ever = max(1, prefetch_batches // _QUEUED_STRETCHES)
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="dataplane-assemble", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self) -> bool:
         if os.getpid() != self._pid:
-            return  # in a forked child there are no threads to join, and locks may be held for ever
+            return False  # in a forked child there are no threads to join, and locks may be held for ever
         self._queue.close()
         self._blocks.fail(InterruptedError("the stream was closed"))
-        self._thread.join()
-        self._blocks.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        return self._blocks.close() and not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -198,22 +202,19 @@ class _Assembler:
             count = max(1, self._blocks.ready(blocks))
         # The first batch alone, so that it comes soon; then more at a time.
         step_bytes = max(1, reads.block.shape[1] * self._layout.row_bytes)
-        self._most_steps = max(1, min(2 * self._most_steps, _STRETCH_BYTES // step_bytes))
+        self._most_steps = max(1, min(2 * self._most_steps, self._most_steps_ever, _STRETCH_BYTES // step_bytes))
         return count
 
     def _gather(self, reads: Reads, steps: range) -> list[Batch]:
         with self._metrics.timed("gather"):
             chosen = slice(steps.start, steps.stop)
-            shape = reads.block[chosen].shape
             row = reads.row[chosen].ravel()
             slot = self._blocks.slots(reads.block[chosen].ravel())
-            fixed: dict[str, npt.NDArray[np.generic]] = {}
+            memory = BatchMemory(self._layout, len(row), self._buffers)
             for column in self._layout.fixed:
-                out = self._buffers.array((len(row), *column.shape), column.dtype)
-                self._arena.gather_fixed(column.name, slot, row, out)
-                fixed[column.name] = out.reshape(*shape, *column.shape)
+                self._arena.gather_fixed(column.name, slot, row, memory.array(column))
             ragged = self._arena.gather_ragged(slot, row) if self._layout.ragged else None
-            return list(to_batches(reads, steps, fixed, ragged, mark_filler=self._mark_filler))
+            return list(to_batches(reads, steps, memory, ragged, mark_filler=self._mark_filler))
 
 
 class _Needs:
@@ -245,10 +246,9 @@ class _Needs:
         if reads is None:
             return False
         self._ahead.append(reads)
-        block, last_element = reads.block.ravel(), reads.last_element.ravel()
-        unique, first = np.unique(block, return_index=True)
-        last = np.zeros(len(unique), np.int64)
-        np.maximum.at(last, np.searchsorted(unique, block), last_element)
+        # A last element names one row, hence one use of one block: a block that comes again later is another need.
+        last, first = np.unique(reads.last_element, return_index=True)
         order = np.argsort(first)
-        self._needs.extend(zip(unique[order].tolist(), last[order].tolist(), strict=True))
+        block = reads.block.ravel()[first[order]]
+        self._needs.extend(zip(block.tolist(), last[order].tolist(), strict=True))
         return True

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 
@@ -26,13 +27,19 @@ class WorkerPool:
         """`task` reports its own result and errors; it must not raise."""
         self._tasks.put(task)
 
-    def close(self) -> None:
-        """Returns when the tasks under way have ended."""
+    def close(self, patience_seconds: float | None = None) -> bool:
+        """Drops what has not begun and waits for the tasks under way, by default for ever. Whether all have ended.
+
+        A thread of the pool may call it, as a garbage collection there does: it does not wait for itself.
+        """
         self._closed = True
         for _ in self._threads:
             self._tasks.put(None)
+        deadline = None if patience_seconds is None else time.monotonic() + patience_seconds
         for thread in self._threads:
-            thread.join()
+            if thread is not threading.current_thread():
+                thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:

@@ -143,13 +143,12 @@ class Plan:
         size = self.global_batch_size
         return max(0, left // size if self.drop_last else -(-left // size))
 
-    @property
-    def num_dropped(self) -> int:
-        """Samples that a finite pass leaves out because they do not fill a global batch."""
-        return self.index.total_rows % self.global_batch_size if self.drop_last else 0
+    def num_dropped(self, position: Position = Position()) -> int:  # noqa: B008  a frozen value
+        """Samples from a position to its epoch's end that are left out because they do not fill a global batch."""
+        return (self.index.total_rows - position.consumed) % self.global_batch_size if self.drop_last else 0
 
     def reads(self, position: Position, *, first: int = 0, stride: int = 1) -> Iterator[Reads]:
-        """This rank's rows from a position on, a few dozen steps at a time.
+        """This rank's rows from a position on, some thousand samples at a time.
 
         Of the steps after `position` only `first`, `first + stride`, ... are planned, so that several workers can share
         a rank. A finite plan ends with the epoch of `position`, an endless one never.

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from dataplane.errors import CorruptBlockError, StoreError
+from dataplane.errors import CorruptBlockError, TruncatedObjectError
 from dataplane.metrics import Metrics
 from dataplane.storage.cache import BlockCache
 from dataplane.storage.digest import digest_of
@@ -81,9 +81,7 @@ class BlockSource:
         """None where the body was shorter than asked for, which is worth another try."""
         try:
             return self._store.read_range(block.shard, start, stop)
-        except StoreError as error:
-            if type(error) is not StoreError:
-                raise
+        except TruncatedObjectError:
             self._metrics.add(short_fetches=1)
             return None
 

@@ -181,13 +181,15 @@ class BlockCache:
             with self._usage() as usage:
                 temporary.rename(path)
                 usage.claims += 1
+            owner = os.getpid()
             try:
                 yield
             finally:
-                # What it kept may be evicted from now on: lists of evictable blocks are void again.
-                with contextlib.suppress(OSError), self._usage() as usage:
-                    path.unlink()
-                    usage.claims += 1
+                if os.getpid() == owner:  # a forked child lets go of its copy; the claim is the parent's
+                    # What it kept may be evicted from now on: lists of evictable blocks are void again.
+                    with contextlib.suppress(OSError), self._usage() as usage:
+                        path.unlink()
+                        usage.claims += 1
 
     def _live_claims(self) -> set[int]:
         claimed: set[int] = set()

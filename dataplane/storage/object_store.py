@@ -23,7 +23,7 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError
+from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError, TruncatedObjectError
 from dataplane.storage.relay import Relay, describe
 from dataplane.storage.store import check_length
 
@@ -176,7 +176,7 @@ class ObjectStore:
                 case "401" | "403":
                     raise _refused(where, error) from error
                 case "416":
-                    raise StoreError(f"{where}: ends before the bytes asked for") from error
+                    raise TruncatedObjectError(f"{where}: ends before the bytes asked for") from error
                 case "404":
                     raise StoreError(f"{where}: {_reason(error)}") from error
             raise StoreUnavailableError(f"{where}: {_reason(error)}") from error

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn
 
 from dataplane import errors
 
-# Requests that one relay has under way at once; as many as a loader has fetch threads.
+# Requests that one relay has under way at once; two loaders' worth of fetch threads.
 _REQUESTS = 32
 # The parent's import path, since the child may have been given modules that a new process would not find.
 _PROGRAM = (
@@ -35,6 +35,7 @@ _ERRORS: dict[str, type[Exception]] = {
         errors.StoreError,
         errors.StorePermissionError,
         errors.StoreUnavailableError,
+        errors.TruncatedObjectError,
     )
 }
 
@@ -60,7 +61,7 @@ class Relay:
         self._connection = Connection(ours.detach())
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[bytes]] = {}
-        self._lost: Exception | None = None
+        self._lost: str | None = None
         self._next = 0
         threading.Thread(target=self._receive, name="dataplane-relay", daemon=True).start()
 
@@ -85,7 +86,7 @@ class Relay:
         answer: Future[bytes] = Future()
         with self._lock:
             if self._lost:
-                raise self._lost
+                raise errors.StoreUnavailableError(self._lost)
             number, self._next = self._next, self._next + 1
             self._waiting[number] = answer
             header = {"number": number, "store": store, "verb": verb, "arguments": arguments}
@@ -113,13 +114,13 @@ class Relay:
                     answer.set_result(data)
         self._process.kill()
         status = self._process.wait()
-        lost = errors.StoreUnavailableError(f"the relay process ended with status {status}")
+        lost = f"the relay process ended with status {status}"
         with self._lock:
             self._lost = lost
             waiting = list(self._waiting.values())
             self._waiting.clear()
         for answer in waiting:
-            answer.set_exception(lost)
+            answer.set_exception(errors.StoreUnavailableError(lost))  # one each: it gathers notes on its way
 
 
 os.register_at_fork(after_in_child=Relay._forget)

@@ -5,7 +5,7 @@ Paths are relative to the store's root and use forward slashes; every character 
 
 from typing import Protocol
 
-from dataplane.errors import StoreError
+from dataplane.errors import TruncatedObjectError
 
 
 class Store(Protocol):
@@ -46,9 +46,9 @@ class Store(Protocol):
 
 
 def check_length(url: str, path: str, start: int, stop: int, received: int) -> None:
-    """Raises StoreError where a store gave another number of bytes than it was asked for."""
+    """Raises TruncatedObjectError where a store gave another number of bytes than it was asked for."""
     if received != stop - start:
-        raise StoreError(
+        raise TruncatedObjectError(
             f"{url}/{path}: asked for bytes [{start}, {stop}) and received {received}; "
             "the object is truncated or was replaced by a shorter one"
         )

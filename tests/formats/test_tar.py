@@ -65,7 +65,7 @@ class TestTarFormat(FormatContract):
     def test_a_cut_file_is_never_read_as_a_shorter_one(self, form):
         shard = tar_of(samples_of(range(10)).to_pylist())
         whole, messages = form.index(shard, "name"), []
-        for length in range(0, len(shard), 512):  # as acceptance case F08
+        for length in range(0, len(shard), 512):
             try:
                 found = form.index(shard[:length], "name")
             except CorruptBlockError as error:

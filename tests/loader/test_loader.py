@@ -3,21 +3,27 @@ import json
 import subprocess
 import sys
 import threading
+from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from dataplane import Position, StreamingDataset, StreamingLoader, Topology
+from dataplane import DatasetWriter, Position, Ragged, StreamingDataset, StreamingLoader, Topology, open_dataset
+from dataplane.catalog import commit_blocks
 from dataplane.errors import CorruptBlockError, DatasetNotFoundError, StateMismatchError
+from dataplane.storage import open_store
 from tests.datasets import expected_starts, expected_text, write_samples
+from tests.processes import in_child
 from tests.resume import assert_resumes_exactly, flat, ids_of
 
 BLOCK_ROWS = [3, 5, 4, 7, 1, 9, 6, 2, 8, 8]
-NUM_ROWS = sum(BLOCK_ROWS)  # 53, as in acceptance case A01
+NUM_ROWS = sum(BLOCK_ROWS)  # 53: six global batches of 8 and a rest of 5
 WORLD_SIZES = [1, 2, 3, 5, 8]
 
 # Torch warns of more workers than cores; here they are wanted.
@@ -75,7 +81,7 @@ def test_dropped_and_filled_samples_are_counted(url, drop_last, steps, delivered
     assert sum(len(ids) for batches in by_rank for ids in ids_of(batches)) == delivered
     assert sum(batch.num_filler for batches in by_rank for batch in batches) == (0 if drop_last else 3)
     assert ranks[0].metrics.snapshot().get("dropped_samples", 0) == (5 if drop_last else 0)
-    assert ("leaves out 5 of 53" in caplog.text) == drop_last
+    assert ("left out 5 of 53" in caplog.text) == drop_last
 
 
 def test_filler_is_marked_in_the_batch(url):
@@ -332,3 +338,122 @@ def test_workers_read_s3_after_their_parent_did(s3, s3_url, method):
 
     batches = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=method, timeout=60)
     assert ids_of(batches) == expected
+
+
+@pytest.mark.parametrize(("block_rows", "world_size", "batch_size"), [(8, 2, 2), (16, 4, 4), (3, 1, 8)])
+def test_an_endless_run_resumes_across_epochs_with_more_blocks_than_memory(
+    tmp_path, block_rows, world_size, batch_size
+):
+    """A block that is read in two windows must not keep its memory between them."""
+    num_blocks = 731
+    url = write_samples(str(tmp_path), [block_rows] * num_blocks, shard_bytes=1 << 20)
+    loader = StreamingLoader(
+        url, batch_size=batch_size, topology=Topology(rank=0, world_size=world_size), endless=True, columns=["id"]
+    )
+    half = loader.state_dict() | {"consumed": num_blocks * block_rows // 2}
+    loader.load_state_dict(half)
+    steps = 2 * num_blocks * block_rows // (batch_size * world_size)
+    ids = flat(ids_of(islice(loader, steps)))
+
+    assert max(Counter(ids).values()) <= 3
+    loader.close()
+
+
+def test_a_finite_pass_always_ends_its_epoch(url):
+    state = StreamingLoader(url, batch_size=4).state_dict() | {"consumed": 44}
+    loader = StreamingLoader(url, batch_size=16, drop_last=True)
+    loader.load_state_dict(state)
+
+    assert (list(loader), loader.position) == ([], Position(1, 0))
+    assert loader.metrics.snapshot()["dropped_samples"] == 9
+
+
+def test_drop_last_of_everything_is_refused(url):
+    with pytest.raises(ValueError, match="53 rows, fewer than a global batch of 64"):
+        list(StreamingLoader(url, batch_size=64, drop_last=True))
+
+
+def test_a_batch_knows_the_version_it_came_from(tmp_path):
+    url = write_samples(str(tmp_path), BLOCK_ROWS)
+    dataset = StreamingDataset(url, batch_size=4)
+    batch = next(iter(dataset))
+    version = open_dataset(url).version
+    commit_blocks(
+        open_store(url), [], schema=version.schema, block_format="arrow", num_shards=0, metadata={}, parent=version
+    )
+
+    assert dataset.state_dict(batch)["version"] == 1
+    assert dataset.state_dict(batch) == StreamingLoader(url, batch_size=4, version=1).state_dict() | {"consumed": 4}
+
+
+def test_persistent_workers_follow_set_epoch(url):
+    dataset = StreamingDataset(url, batch_size=4)
+    workers = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    epochs = []
+    for epoch in (2, 0, 1):
+        dataset.set_epoch(epoch)
+        epochs.append(ids_of(workers))
+    loader = StreamingLoader(url, batch_size=4)
+    expected = [ids_of(loader) for _ in range(3)]
+
+    assert epochs == [expected[2], expected[0], expected[1]]
+
+
+def test_a_block_with_other_rows_than_its_index_says_is_refused(tmp_path):
+    url = write_samples(str(tmp_path), [3, 3])
+    dataset = open_dataset(url)
+    lying = [replace(dataset.index[number], num_rows=8) for number in range(2)]
+    version = dataset.version
+    commit_blocks(
+        dataset.store, lying, schema=version.schema, block_format="arrow", num_shards=0, metadata={}, parent=version
+    )
+
+    with pytest.raises(CorruptBlockError, match="holds 3 rows, the index says 8"):
+        list(StreamingLoader(url, batch_size=2))
+
+
+def test_a_misspelt_option_is_answered_with_the_nearest(url):
+    with pytest.raises(TypeError, match="no option 'sedd'; did you mean seed"):
+        StreamingLoader(url, batch_size=2, sedd=1)
+
+
+def test_lists_of_numbers_are_always_ragged_and_nulls_are_named(tmp_path):
+    lists = pa.array([[1.0, None], [], [2.0]] * 4, pa.list_(pa.float32()))
+    for name, column in (
+        ("floats", lists),
+        ("null_list", pa.array([[1], None] * 6)),
+        ("null_item", pa.array([[1, None]] * 12)),
+    ):
+        schema = pa.schema([pa.field("x", column.type)])
+        writer = DatasetWriter(open_store(str(tmp_path / name)), schema)
+        writer.write(pa.record_batch([column], schema=schema))
+        writer.commit(metadata={})
+
+    assert all(isinstance(batch["x"], Ragged) for batch in StreamingLoader(str(tmp_path / "floats"), batch_size=1))
+    for name in ("null_list", "null_item"):
+        with pytest.raises(ValueError, match=r"column 'x' holds .* null"):
+            list(StreamingLoader(str(tmp_path / name), batch_size=12))
+
+
+def test_few_batches_wait_whatever_their_size(url):
+    loader = StreamingLoader(url, batch_size=1, prefetch_batches=2, endless=True, columns=["id"])
+    iterator = iter(loader)
+    first = next(iterator)
+    kept = [first, *islice(iterator, 20)]
+
+    assert len({batch["id"].untyped_storage().data_ptr() for batch in kept}) == len(kept)
+    loader.close()
+
+
+def test_a_forked_child_leaves_its_parents_claim(url, tmp_path):
+    loader = StreamingLoader(url, batch_size=2, cache_dir=tmp_path, cache_bytes=1 << 30)
+    iterator = iter(loader)
+    next(iterator)
+
+    def let_go():
+        iterator.close()
+        return len(list((tmp_path / "claims").iterdir()))
+
+    assert in_child("fork", let_go) == 1
+    loader.close()
+    assert list((tmp_path / "claims").iterdir()) == []

@@ -181,8 +181,8 @@ def test_dropping_the_last_batch_leaves_whole_ones(rows, order, batch_size, worl
     batches, positions = global_batches(plans)
 
     assert all(len(batch) == batch_size * world_size for batch in batches)
-    assert len(set(flat(batches))) == len(flat(batches)) == sum(rows) - plans[0].num_dropped
-    assert plans[0].num_dropped < batch_size * world_size
+    assert len(set(flat(batches))) == len(flat(batches)) == sum(rows) - plans[0].num_dropped()
+    assert plans[0].num_dropped() < batch_size * world_size
     assert not positions or positions[-1] == Position(1, 0)
 
 
@@ -206,7 +206,7 @@ def test_steps_samples_and_filler(samples, world_size, batch_size, drop_last, st
     ranks = [steps_of(plan) for plan in plans]
 
     assert [len(rank) for rank in ranks] == [steps] * world_size
-    assert plans[0].num_dropped == samples - delivered
+    assert plans[0].num_dropped() == samples - delivered
     assert len(set(flat(global_batches(plans)[0]))) == delivered
     assert sum(count for rank in ranks for _, _, count in rank) == filler
     assert all(len(batch) > 0 for rank in ranks for batch, _, _ in rank)
