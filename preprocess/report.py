@@ -68,8 +68,11 @@ class Report:
             ("raw bytes", f"{self.raw_bytes:,}"),
             ("compressed bytes", f"{self.compressed_bytes:,}"),
             ("compression ratio", f"{self.ratio:.2f}"),
-            ("seconds", f"{self.seconds:.1f} ({speed:.1f} MB/s of input)"),
+            ("seconds", f"{self.seconds:.1f} ({speed:.1f} MB/s of input{self._token_rate()})"),
         ]
+
+    def _token_rate(self) -> str:
+        return f", {self.tokens / max(self.seconds, 1e-9):,.0f} tokens/s" if self.tokens else ""
 
     def _passed_over(self) -> str:
         counts = (("empty", self.empty_files), ("hidden and skipped", self.hidden_files))

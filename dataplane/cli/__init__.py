@@ -4,6 +4,7 @@ import re
 import sys
 import traceback
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any
 
 import typer
@@ -51,9 +52,16 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(version("dataplane"))
+        raise typer.Exit
+
+
 @app.callback()
 def dataplane(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    show_version: bool = typer.Option(False, "--version", help="Show the version.", is_eager=True, callback=_version),
 ) -> None:
     """Streams preprocessed datasets from any store so that accelerators never wait for data."""
 

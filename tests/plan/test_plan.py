@@ -189,7 +189,7 @@ def test_dropping_the_last_batch_leaves_whole_ones(rows, order, batch_size, worl
 @pytest.mark.parametrize(
     ("samples", "world_size", "batch_size", "drop_last", "steps", "delivered", "filler"),
     [
-        (53, 4, 2, True, 6, 48, 0),  # acceptance A01
+        (53, 4, 2, True, 6, 48, 0),
         (53, 4, 2, False, 7, 53, 3),
         (1000, 1, 128, True, 7, 896, 0),  # A03
         (9, 4, 2, False, 2, 9, 3),  # A08
