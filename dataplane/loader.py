@@ -16,12 +16,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+import torch.distributed
 
 from dataplane.buffers import BufferPool
 from dataplane.catalog import Dataset, open_dataset
 from dataplane.errors import StateMismatchError
 from dataplane.metrics import Metrics
-from dataplane.pipeline import STRETCHES_AT_ONCE, Arena, Batch, BatchStream, Layout, StreamLimits, batch_memory
+from dataplane.pipeline import (
+    FILLER_KEY,
+    STRETCHES_AT_ONCE,
+    Arena,
+    Batch,
+    BatchStream,
+    Layout,
+    StreamLimits,
+    batch_memory,
+)
 from dataplane.plan import Order, Plan, Position, Topology
 from dataplane.storage import BlockCache, BlockSource
 
@@ -86,7 +96,7 @@ class Session:
     def __init__(self, config: LoaderConfig, order: Order | None, version: int | None, metrics: Metrics) -> None:
         self.config = config
         self.metrics = metrics
-        self.topology = config.topology or Topology.from_env(os.environ)
+        self.topology = config.topology or _topology_of_this_process()
         self.dataset: Dataset = open_dataset(
             config.url, version=version or config.version, storage_options=config.storage_options
         )
@@ -104,6 +114,12 @@ class Session:
                 "leaves nothing; use a smaller batch_size, or drop_last=False"
             )
         self.layout = Layout.of(self.dataset.schema, config.columns)
+        self._marks_filler = not (config.drop_last or config.endless)
+        if self._marks_filler and FILLER_KEY in self.layout.names:
+            raise ValueError(
+                f"{config.url} has a column {FILLER_KEY!r}, which is the mark of repeated samples; leave it out with "
+                "columns=[...], or use drop_last or endless"
+            )
         self._cache = self._open_cache()
         self._buffers = self._make_buffers()
         self._origin = origin_of(self.dataset, self.plan.order)
@@ -133,7 +149,7 @@ class Session:
                     prefetch_batches=self.config.prefetch_batches,
                 ),
                 metrics=self.metrics,
-                mark_filler=not (self.config.drop_last or self.config.endless),
+                mark_filler=self._marks_filler,
             )
             try:
                 for batch in stream:
@@ -142,6 +158,20 @@ class Session:
             finally:
                 if stream.close():
                     self._arenas.append(arena)
+        if first == 0:
+            self._report_dropped(position)
+
+    def _report_dropped(self, position: Position) -> None:
+        if (dropped := self.plan.num_dropped(position)) and self.topology.rank == 0:
+            self.metrics.add(dropped_samples=dropped)
+            _log.warning(
+                "%s: drop_last left out %d of %d samples in epoch %d (global batch %d)",
+                self.config.url,
+                dropped,
+                self.dataset.version.num_rows,
+                position.epoch,
+                self.plan.global_batch_size,
+            )
 
     def state_at(self, position: Position) -> dict[str, Any]:  # Any: JSON values
         """The state of a run that stands at a position."""
@@ -204,10 +234,39 @@ class Session:
         return BlockCache(root, limit)
 
 
+def _topology_of_this_process() -> Topology:
+    """That of the process group if there is one, else of torchrun's variables; never sets up a group."""
+    group = torch.distributed
+    if group.is_available() and group.is_initialized():
+        return Topology(rank=group.get_rank(), world_size=group.get_world_size())
+    return Topology.from_env(os.environ)
+
+
 def _half_of_the_disk(folder: Path) -> int:
     """A default that leaves room: half of what is free now, on the disk where the folder is or will be."""
     existing = next((place for place in (folder, *folder.parents) if place.exists()), Path("/"))
     return shutil.disk_usage(existing).free // 2
+
+
+class _Pass(Iterator[Batch]):
+    """One iteration over a loader. When another takes its place it says so, lest it seem complete."""
+
+    def __init__(self, batches: Generator[Batch]) -> None:
+        self._batches = batches
+        self._superseded = False
+
+    def __next__(self) -> Batch:
+        if self._superseded:
+            raise RuntimeError(
+                "this pass was ended by another iteration, a call of close, set_epoch or load_state_dict of the same "
+                "loader; give each pass a loader of its own"
+            )
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Ends the threads of a pass that has not ended."""
+        self._superseded = self._batches.gi_frame is not None
+        self._batches.close()
 
 
 class StreamingLoader:
@@ -227,7 +286,7 @@ class StreamingLoader:
         endless: batches cross the borders of epochs, for training.
         columns: which to deliver; all by default.
         version: pins one; the newest by default.
-        topology: this rank's place; by default that of torchrun's RANK and WORLD_SIZE.
+        topology: this rank's place; by default that of torch's process group, else of torchrun's RANK and WORLD_SIZE.
         cache_dir: folder of the block cache, None for none; by default ~/.cache/dataplane, and none for local datasets.
         cache_bytes: the most that the cache folder holds; by default half of the free disk.
         memory_bytes: the most that blocks in memory take; by default what the order needs and half as much again.
@@ -240,11 +299,11 @@ class StreamingLoader:
         self._position = Position()
         self._session: Session | None = None
         # Weak: an abandoned pass ends its threads at once, not at the next garbage collection.
-        self._running: weakref.ref[Generator[Batch]] | None = None
+        self._running: weakref.ref[_Pass] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         self.close()
-        running = self._deliver(self._opened())
+        running = _Pass(self._deliver(self._opened()))
         self._running = weakref.ref(running)
         return running
 
@@ -301,7 +360,7 @@ class StreamingLoader:
         self.close()
         order, version, position = read_state(state, self.config)
         session = Session(self.config, order, version, self.metrics)
-        check_fingerprint(state, session.dataset)
+        check_fits(state, session.dataset)
         self._session, self._position = session, position
 
     def close(self) -> None:
@@ -323,16 +382,6 @@ class StreamingLoader:
                 yield batch
         # Only a finite pass ends. What is left of its epoch was too little for a batch.
         self._position = Position(start.epoch + 1, 0)
-        if (dropped := session.plan.num_dropped(start)) and session.topology.rank == 0:
-            self.metrics.add(dropped_samples=dropped)
-            _log.warning(
-                "%s: drop_last left out %d of %d samples in epoch %d (global batch %d)",
-                self.config.url,
-                dropped,
-                session.dataset.version.num_rows,
-                start.epoch,
-                session.plan.global_batch_size,
-            )
 
 
 def origin_of(dataset: Dataset, order: Order) -> dict[str, Any]:  # Any: JSON values
@@ -373,8 +422,13 @@ def read_state(state: Mapping[str, Any], config: LoaderConfig) -> tuple[Order, i
     return order, version, position
 
 
-def check_fingerprint(state: Mapping[str, Any], dataset: Dataset) -> None:
+def check_fits(state: Mapping[str, Any], dataset: Dataset) -> None:
     """Raises StateMismatchError if the state was saved from other data."""
+    if int(state["consumed"]) > dataset.version.num_rows:
+        raise StateMismatchError(
+            f"the state has consumed {state['consumed']} samples of an epoch, {dataset.store.url} has only "
+            f"{dataset.version.num_rows}; point the loader to the dataset of the saved run"
+        )
     if (found := dataset.version.fingerprint) != state.get("fingerprint"):
         raise StateMismatchError(
             f"{dataset.store.url} version {dataset.version.number} holds other data than the state was saved from: "

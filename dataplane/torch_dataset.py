@@ -8,15 +8,20 @@ Each worker process makes every n-th batch, and DataLoader takes them in turn: w
 is delivered. Threads already do the work in one process, so one worker is seldom slower than several.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.utils.data
 
-from dataplane.loader import Session, check_fingerprint, make_config, read_state
+from dataplane.errors import DatasetError
+from dataplane.loader import Session, check_fits, make_config, read_state
 from dataplane.metrics import Metrics
 from dataplane.pipeline import Batch
 from dataplane.plan import Order, Position
+
+# A dataset opens within the retries of its store, or its first worker says why not.
+_DECISION_SECONDS = 60.0
 
 
 class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
@@ -29,10 +34,9 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
 
     def __init__(self, url: str, *, batch_size: int, **options: Any) -> None:  # Any: LoaderConfig's fields
         self.config = make_config(url, batch_size, options)
-        # Epoch and samples consumed, where worker processes that live on from pass to pass see them change.
-        self._place = torch.zeros(2, dtype=torch.int64).share_memory_()
+        # Epoch, samples consumed, and the version (0: not yet known), where worker processes of all passes see them.
+        self._place = torch.zeros(3, dtype=torch.int64).share_memory_()
         self._order: Order | None = None
-        self._version: int | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         worker = torch.utils.data.get_worker_info()
@@ -50,13 +54,14 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As `StreamingLoader.load_state_dict`; takes its states too. Call it before iterating."""
         order, version, position = read_state(state, self.config)
-        check_fingerprint(state, Session(self.config, order, version, Metrics()).dataset)
-        self._order, self._version = order, version
+        check_fits(state, Session(self.config, order, version, Metrics()).dataset)
+        self._order = order
+        self._place[2] = version
         self._move_to(position)
 
     @property
     def _position(self) -> Position:
-        epoch, consumed = self._place.tolist()
+        epoch, consumed, _ = self._place.tolist()
         return Position(epoch, consumed)
 
     def _move_to(self, position: Position) -> None:
@@ -64,4 +69,16 @@ class StreamingDataset(torch.utils.data.IterableDataset[Batch]):
 
     def _open(self) -> Session:
         # Not kept: the dataset travels to worker processes, which open their own.
-        return Session(self.config, self._order, self._version, Metrics())
+        session = Session(self.config, self._order, self._pinned_version(), Metrics())
+        self._place[2] = session.dataset.version.number
+        return session
+
+    def _pinned_version(self) -> int | None:
+        """The version that all workers read; None for the one that decides, worker 0, when nobody has before."""
+        worker = torch.utils.data.get_worker_info()
+        deadline = time.monotonic() + _DECISION_SECONDS
+        while not (version := int(self._place[2])) and worker is not None and worker.id > 0:
+            if time.monotonic() > deadline:
+                raise DatasetError(f"{self.config.url}: worker 0 did not open the dataset in {_DECISION_SECONDS:.0f} s")
+            time.sleep(0.005)
+        return version or None

@@ -38,7 +38,14 @@ class Dataset:
     @cached_property
     def index(self) -> BlockIndex:
         """All blocks. Reads the index files on first use and checks their digests."""
-        return BlockIndex.concatenate([self._read_part(part) for part in self.version.index])
+        index = BlockIndex.concatenate([self._read_part(part) for part in self.version.index])
+        found, expected = (len(index), index.total_rows), (self.version.num_blocks, self.version.num_rows)
+        if found != expected:
+            raise CorruptBlockError(
+                f"{self.store.url} version {self.version.number}: its index has {found[0]} blocks of {found[1]} rows, "
+                f"the version file says {expected[0]} of {expected[1]}; restore the version file"
+            )
+        return index
 
     def _read_part(self, part: IndexPart) -> BlockIndex:
         where = f"{self.store.url}/{part.path}"

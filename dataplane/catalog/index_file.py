@@ -8,6 +8,9 @@ from dataplane.errors import DatasetError
 from dataplane.plan import BlockIndex
 from dataplane.plan.blocks import DIGEST_BYTES
 
+# Far above what a writer makes; no arithmetic on it overflows.
+_MOST = 1 << 48
+
 _SCHEMA = pa.schema(
     [
         pa.field("shard", pa.dictionary(pa.int32(), pa.string()), nullable=False),
@@ -68,4 +71,10 @@ def decode_index(data: bytes, where: str) -> BlockIndex:
     for name in ("offset", "num_bytes", "num_rows", "raw_bytes"):
         if (column := getattr(index, name)).min() < 0:
             raise DatasetError(f"{where}: column {name} holds the negative value {column.min()}")
+        if column.max() > _MOST:
+            raise DatasetError(
+                f"{where}: column {name} holds {column.max()}, more than the {_MOST} that a block may have"
+            )
+    if index.shard.max() >= len(shards) or index.shard.min() < 0:
+        raise DatasetError(f"{where}: names shard {index.shard.max()} of {len(shards)}")
     return index

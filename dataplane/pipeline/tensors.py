@@ -115,7 +115,10 @@ def to_batches(
 
 def _ragged(name: str, column: pa.Array) -> Ragged | list[Any]:  # Any: as the column's Python values
     if not is_number_list(column.type):
-        return column.to_pylist()
+        try:
+            return column.to_pylist()
+        except ValueError:  # Python's times have no nanoseconds
+            return list(column.to_numpy(zero_copy_only=False))
     if column.null_count:
         raise ValueError(f"column {name!r} holds {column.null_count} null lists; {_NULLS_HINT}")
     offsets = column.offsets.to_numpy().astype(np.int64)

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import struct
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ class BlockCache:
         self.limit_bytes = limit_bytes
         self._buffers = BufferPool(READ_BUFFERS)
         self._writable: bool | None = None
+        self._warning = threading.Lock()
         self._evictable = _Evictable([], claims=-1, listed=-_SECONDS_BETWEEN_SCANS)
 
     def get(self, digest: bytes) -> memoryview | None:
@@ -129,13 +131,14 @@ class BlockCache:
         return bool(self._writable)
 
     def _degrade(self, error: OSError) -> None:
-        if self._writable is not False:
+        with self._warning:
+            first, self._writable = self._writable is not False, False
+        if first:
             _log.warning(
                 "cache %s cannot be written (%s): going on without keeping more blocks",
                 self._root,
                 error.strerror or error,
             )
-        self._writable = False
 
     def _make_room(self, num_bytes: int) -> bool:
         """Evicts unclaimed blocks until this many more bytes fit. Whether they do."""

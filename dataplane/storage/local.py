@@ -90,8 +90,8 @@ def read_into(buffers: BufferPool, file: Path, start: int, stop: int | None = No
     """The bytes [start, stop) of a file, to its end if `stop` is None; fewer where the file ends before."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
-        if stop is None:
-            stop = os.fstat(descriptor).st_size
+        size = os.fstat(descriptor).st_size
+        stop = size if stop is None else min(stop, size)  # no memory for what is not there
         view = buffers.take(max(0, stop - start)).data
         filled = 0
         # Linux gives at most 2 GiB at once.

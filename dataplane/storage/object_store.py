@@ -46,12 +46,13 @@ _RETRIES: Any = {
         "max_backoff": timedelta(seconds=5),
         "base": 3,
     },
-    "retry_timeout": timedelta(seconds=40),
+    "retry_timeout": timedelta(seconds=25),
 }
 # Where obstore asks for the credentials of a cloud machine when it was given none.
 _INSTANCE_METADATA = "http://169.254.169.254/"
 _SDK_REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
-_CLIENT = {"connect_timeout": "5s", "timeout": "30s"}
+# Of one try: with the retries above, a store that no longer answers is reported within a minute.
+_CLIENT = {"connect_timeout": "5s", "timeout": "20s"}
 
 
 class Runtime:

@@ -457,3 +457,45 @@ def test_a_forked_child_leaves_its_parents_claim(url, tmp_path):
     assert in_child("fork", let_go) == 1
     loader.close()
     assert list((tmp_path / "claims").iterdir()) == []
+
+
+def test_a_pass_that_another_ended_does_not_seem_complete(url):
+    loader = StreamingLoader(url, batch_size=4)
+
+    with pytest.raises(RuntimeError, match="ended by another iteration"):
+        list(zip(loader, loader, strict=False))
+
+
+def test_a_state_beyond_the_dataset_is_refused(url):
+    state = StreamingLoader(url, batch_size=4).state_dict() | {"consumed": 10**9}
+    loader = StreamingLoader(url, batch_size=4)
+
+    with pytest.raises(StateMismatchError, match="has only 53"):
+        loader.load_state_dict(state)
+    assert loader.position == Position(0, 0)
+
+
+def test_workers_that_start_around_an_append_read_one_version(tmp_path):
+    url = write_samples(str(tmp_path), BLOCK_ROWS)
+    version = open_dataset(url).version
+    dataset = StreamingDataset(url, batch_size=4)
+    first = next(iter(dataset))
+    more = [open_dataset(url).index[0]]
+    commit_blocks(
+        open_store(url), more, schema=version.schema, block_format="arrow", num_shards=1, metadata={}, parent=version
+    )
+
+    batches = list(DataLoader(dataset, batch_size=None, num_workers=2))
+    assert {batch.origin["version"] for batch in [first, *batches]} == {1}
+    assert sorted(flat(ids_of(batches))) == list(range(NUM_ROWS))
+
+
+def test_a_column_named_like_the_mark_of_fillers_is_refused(tmp_path):
+    schema = pa.schema([pa.field("is_filler", pa.int64(), nullable=False)])
+    writer = DatasetWriter(open_store(str(tmp_path)), schema)
+    writer.write(pa.record_batch([pa.array([1, 2])], schema=schema))
+    writer.commit(metadata={})
+
+    with pytest.raises(ValueError, match="column 'is_filler'"):
+        list(StreamingLoader(str(tmp_path), batch_size=1))
+    assert len(list(StreamingLoader(str(tmp_path), batch_size=1, drop_last=True))) == 2
