@@ -51,8 +51,9 @@ def sockets_of(command):
 
 
 def _start_and_wait(sender):
-    with s3_server():
-        sender.send(server_processes())
+    with s3_server() as server:
+        port = server.endpoint.rpartition(":")[2]
+        sender.send(next(words for words in server_processes().values() if f"-s3.port={port}" in words))
         signal.pause()
 
 
@@ -62,8 +63,7 @@ def test_a_server_ends_when_its_starter_is_killed():
     with receiver, sender:
         starter = context.Process(target=_start_and_wait, args=[sender])
         starter.start()
-        started = receiver.recv()
-        command = started[max(started, key=int)]
+        command = receiver.recv()
         starter.kill()
         starter.join()
     folder = next(Path(word.removeprefix("-dir=")).parent for word in command if word.startswith("-dir="))

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError
+from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError, TruncatedObjectError
 from dataplane.storage import filesystem_of, open_store
 from dataplane.storage.relay import Relay
 from tests.processes import PATIENCE_SECONDS, in_child
@@ -125,7 +125,7 @@ def test_errors_in_a_forked_child_are_those_of_its_parent(store, s3):
         == [
             FileNotFoundError,
             FileExistsError,
-            StoreError,
+            TruncatedObjectError,
             StoreError,
             StorePermissionError,
             StoreUnavailableError,
