@@ -1,6 +1,7 @@
 """The loader that people hold: wires the rooms, iterates, saves and restores its position."""
 
 import difflib
+import inspect
 import logging
 import os
 import shutil
@@ -265,7 +266,7 @@ class _Pass(Iterator[Batch]):
 
     def close(self) -> None:
         """Ends the threads of a pass that has not ended."""
-        self._superseded = self._batches.gi_frame is not None
+        self._superseded = inspect.getgeneratorstate(self._batches) != inspect.GEN_CLOSED
         self._batches.close()
 
 

@@ -10,19 +10,21 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from training.signals import die_with_parent
+
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    die_with_parent()  # before the seconds that the next imports take
+
 from dataplane import Topology
 from dataplane.errors import DataplaneError
 from training.config import load_config
-from training.launch import INTERRUPTED
-from training.run import run
-from training.signals import die_with_parent
+from training.launcher import INTERRUPTED
+from training.runs import run
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Train; 0 when the run is finished or was ended by SIGTERM, 130 by SIGINT, 1 by an error."""
     options = _parser().parse_args(arguments)
-    if "TORCHELASTIC_RUN_ID" in environment:
-        die_with_parent()
     rank = environment.get("RANK", "0")
     try:
         summary = run(

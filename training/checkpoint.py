@@ -8,6 +8,7 @@ same folder.
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -52,6 +53,9 @@ class CheckpointStore(Protocol):
         ...
 
 
+_STEP_FOLDER = re.compile(r"step-(\d{8})")
+
+
 class LocalFolder:
     """Checkpoints in a folder of a local or mounted file system."""
 
@@ -62,8 +66,8 @@ class LocalFolder:
         return str(self._folder)
 
     def steps(self) -> list[int]:
-        found = self._folder.glob("step-*")
-        return sorted(int(path.name.removeprefix("step-")) for path in found)
+        found = (_STEP_FOLDER.fullmatch(path.name) for path in self._folder.glob("step-*"))
+        return sorted(int(match[1]) for match in found if match is not None)
 
     @contextmanager
     def create(self, step: int, name: str) -> Iterator[BinaryIO]:

@@ -95,7 +95,12 @@ class StepLog:
     def write(self, metrics: StepMetrics) -> None:
         """Write one step's line, and show it if it is due."""
         assert self._file is not None
-        self._file.write(json.dumps(asdict(metrics)) + "\n")
+        # JSON has no infinities: the gradient norm of a skipped step is null.
+        values = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(metrics).items()
+        }
+        self._file.write(json.dumps(values, allow_nan=False) + "\n")
         line = self._line(metrics)
         if self._live is not None:
             self._live.update(Text(line, no_wrap=True))

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dataplane import Position, Ragged
 from dataplane.profile import StepAccount
 from training.checkpoint import Checkpoints
-from training.errors import NonFiniteError
+from training.errors import CheckpointError, NonFiniteError
 from training.generators import generator_state, restore_generators
 from training.group import Group, without_exchange
 from training.log import StepLog, StepMetrics
@@ -109,7 +109,7 @@ class Trainer:
         self._group = group
         self._device = device
         self._account = account
-        self._log = log
+        self.log = log
         self._rehearsed = group.world_size == 1  # nothing to lay out
         self._scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision.loss_scaling)
 
@@ -171,17 +171,19 @@ class Trainer:
         Generators that the checkpoint has no state for, those of added ranks, keep their seed.
 
         Raises:
-            CheckpointError: the checkpoint is damaged.
+            CheckpointError: the checkpoint is damaged, or of a model of another shape.
             StateMismatchError: it belongs to other data.
-            RuntimeError: it belongs to a model of another shape.
         """
         shared, own = checkpoints.load(step)
         self._loader.load_state_dict(shared["loader"])
         try:
             _bare(self._model).load_state_dict(shared["model"])
         except RuntimeError as error:
-            error.add_note(f"the checkpoint of step {step} is of another model; use another folder")
-            raise
+            mismatch = str(error).split("\n")[1:2] or [str(error)]
+            raise CheckpointError(
+                f"the checkpoint of step {step} is of another model ({mismatch[0].strip()}); use another folder, or "
+                "the settings of the saved run"
+            ) from None
         self._optimizer.load_state_dict(shared["optimizer"])
         self._scaler.load_state_dict(shared["scaler"])
         self.progress = Progress(
@@ -281,11 +283,11 @@ class Trainer:
         self.progress.loss = outcome.loss
 
     def _report(self, outcome: _Outcome, *, position: Position) -> None:
-        if self._log is None:
+        if self.log is None:
             return
         times = self._account.progress()
         seconds = max(sum(times.values()), 1) / 1e9
-        self._log.write(
+        self.log.write(
             StepMetrics(
                 step=self.progress.step,
                 loss=outcome.loss,

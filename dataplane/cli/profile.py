@@ -28,6 +28,11 @@ def command(
     everything = all_settings(url, settings)
     status = train(config, everything, ranks)
     job = read_accounts(training.load_config(config, everything).folder)
+    if not any(rank.num_steps for rank in job.ranks):
+        folder = training.load_config(config, everything).folder
+        raise ValueError(
+            f"nothing left to profile: the run in {folder} is finished; give --set folder=NEW or more steps"
+        )
     print_report(job, Console())
     if report is not None:
         report.write_text(json.dumps(job.to_dict(), indent=2) + "\n")

@@ -9,7 +9,7 @@ from training import Precision, WarmupCosine
 from training.generators import generator_state, restore_generators, seed_generators
 from training.optimizer import decay_groups
 from training.precision import decide_precision
-from training.run import decide_device, row_width, threads_per_rank
+from training.runs import decide_device, row_width, threads_per_rank
 
 
 @pytest.mark.parametrize(

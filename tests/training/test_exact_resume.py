@@ -19,7 +19,7 @@ from dataplane.profile import StepAccount
 from training import GPT, Checkpoints, LocalFolder, Trainer, run
 from training.objective import NextToken
 from training.optimizer import build_optimizer
-from training.run import build_recipe
+from training.runs import build_recipe
 from training.signals import StopRequest
 
 PRELOAD = ["torch._dynamo", "training"]  # importing these takes longer than the runs do

@@ -16,7 +16,7 @@ MEAN = (10 * 1 + 100 * 2) / 110
 
 
 def logged(trainer, name):
-    return [getattr(line, name) for line in trainer._log]
+    return [getattr(line, name) for line in trainer.log]
 
 
 def loss_and_gradient(group, batches, accumulation):

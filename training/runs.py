@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from dataplane import StreamingLoader, Topology
+from dataplane.errors import DatasetNotFoundError, StateMismatchError
 from dataplane.profile import Clock, HostClock, StepAccount
 from training.checkpoint import Checkpoints, LocalFolder
 from training.config import TrainConfig
@@ -130,11 +131,6 @@ def run(
         seed_generators(config.seed, rank=topology.rank)
         checkpoints = _open_checkpoints(config, group)
         resumed_from = checkpoints.latest()
-        log = None
-        if topology.rank == 0:
-            _prepare_folder(config, resumed_from)
-            log = stack.enter_context(_open_log(config, console))
-            log.say(_headline(config, model, topology, device, resumed_from))
         trainer = Trainer(
             model=group.wrap(model),
             optimizer=build_optimizer(model, config.optimizer),
@@ -144,10 +140,14 @@ def run(
             group=group,
             device=device,
             account=account,
-            log=log,
         )
         if resumed_from is not None:
-            trainer.resume(checkpoints, resumed_from)
+            _resume(trainer, checkpoints, resumed_from, config)
+        log = None
+        if topology.rank == 0:
+            _prepare_folder(config, resumed_from)
+            trainer.log = log = stack.enter_context(_open_log(config, console))
+            log.say(_headline(config, model, topology, device, resumed_from))
         try:
             finished = trainer.train(
                 num_steps=config.optimizer.num_steps,
@@ -175,6 +175,19 @@ def run(
             _write_json(config.folder / "summary.json", asdict(summary))
             log.say(_farewell(summary, config))
     return summary
+
+
+def _resume(trainer: Trainer, checkpoints: Checkpoints, step: int, config: TrainConfig) -> None:
+    """Continue from a checkpoint; an error says which run the folder holds."""
+    try:
+        trainer.resume(checkpoints, step)
+    except (StateMismatchError, DatasetNotFoundError) as error:
+        path = config.folder / "config.json"
+        saved = json.loads(path.read_text())["data"]["url"] if path.exists() else "other data"
+        raise StateMismatchError(
+            f"{config.folder} holds a run on {saved} at step {step}, and this one is on {config.data.url}: {error}; "
+            "give this run a folder of its own with --set folder=NEW, or the saved run's dataset"
+        ) from error
 
 
 def decide_device(name: str, local_rank: int) -> torch.device:

@@ -49,8 +49,9 @@ def start_ranks(arguments: Sequence[str], num_ranks: int) -> subprocess.Popen[by
         raise ValueError(f"num_ranks must be at least 1, got {num_ranks}")
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
     return subprocess.Popen(
-        # torchrun warns unless the variable is set; each rank sets its own number of threads anyway.
-        ["env", "OMP_NUM_THREADS=1", sys.executable, *torchrun, "-m", "training", *arguments],
+        # torchrun warns unless OMP_NUM_THREADS is set; each rank sets its own number of threads anyway. The safe path
+        # keeps a training.py of the user's folder from taking our place.
+        ["env", "OMP_NUM_THREADS=1", "PYTHONSAFEPATH=1", sys.executable, *torchrun, "-m", "training", *arguments],
         start_new_session=True,  # Ctrl-C reaches the ranks from here, and once
         preexec_fn=die_with_parent,
     )
