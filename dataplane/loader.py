@@ -7,7 +7,7 @@ import os
 import shutil
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -131,9 +131,7 @@ class Session:
         """The batches from a position on; of those only `first`, `first + stride`, ..."""
         index = self.dataset.index
         source = BlockSource(self.dataset.store, self._cache, self.metrics)
-        with ExitStack() as stack:
-            if self._cache is not None:
-                stack.enter_context(self._cache.claim(index.digest))
+        with nullcontext() if self._cache is None else self._cache.claim(index.digest):
             arena = self._arenas.pop() if self._arenas else self._make_arena()
             stream = BatchStream(
                 self.plan.reads(position, first=first, stride=stride),
@@ -176,7 +174,7 @@ class Session:
 
     def state_at(self, position: Position) -> dict[str, Any]:  # Any: JSON values
         """The state of a run that stands at a position."""
-        return {**self._origin, "epoch": position.epoch, "consumed": position.consumed}
+        return {**self._origin, **asdict(position)}
 
     def _decode(self, data: bytes | memoryview, out: Mapping[str, npt.NDArray[np.uint8]]) -> pa.RecordBatch:
         dataset = self.dataset

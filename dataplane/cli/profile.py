@@ -27,9 +27,9 @@ def command(
     """
     everything = all_settings(url, settings)
     status = train(config, everything, ranks)
-    job = read_accounts(training.load_config(config, everything).folder)
+    folder = training.load_config(config, everything).folder
+    job = read_accounts(folder)
     if not any(rank.num_steps for rank in job.ranks):
-        folder = training.load_config(config, everything).folder
         raise ValueError(
             f"nothing left to profile: the run in {folder} is finished; give --set folder=NEW or more steps"
         )

@@ -14,10 +14,10 @@ from dataplane.metrics import Metrics
 from dataplane.pipeline.arena import Arena
 from dataplane.pipeline.workers import WorkerPool
 
-Ints = npt.NDArray[np.int64]
-
 # Idle fetchers end at once; this is for one in the middle of a request.
 _FETCH_PATIENCE_SECONDS = 1.0
+
+Ints = npt.NDArray[np.int64]
 Bytes = bytes | memoryview
 
 # A block's bytes, and memory that its columns may be decoded into, to a record batch.

@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+# What to do about nulls that a tensor cannot hold.
+NULLS_HINT = "fill them in preprocessing, or leave the column out with columns=[...]"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixedColumn:
@@ -38,8 +41,8 @@ class FixedColumn:
     def _refuse_nulls(self, column: pa.Array) -> None:
         if column.null_count:
             raise ValueError(
-                f"column {self.name!r} holds {column.null_count} nulls, which a tensor of {column.type} cannot; fill "
-                "them in preprocessing or leave the column out with columns=[...]"
+                f"column {self.name!r} holds {column.null_count} nulls, which a tensor of {column.type} cannot; "
+                f"{NULLS_HINT}"
             )
 
 

@@ -1,6 +1,7 @@
 """Gathered columns to batches of tensors."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -10,11 +11,10 @@ import pyarrow as pa
 import torch
 
 from dataplane.buffers import BufferPool
-from dataplane.pipeline.layout import FixedColumn, Layout, is_number_list
+from dataplane.pipeline.layout import NULLS_HINT, FixedColumn, Layout, is_number_list
 from dataplane.plan import Position, Reads
 
 FILLER_KEY = "is_filler"
-_NULLS_HINT = "fill them in preprocessing, or leave the column out with columns=[...]"
 
 
 class Ragged(NamedTuple):
@@ -48,7 +48,7 @@ class Batch(dict[str, Any]):  # Any: tensors, Ragged, or lists of Python values
 
     def state_dict(self) -> dict[str, Any]:  # Any: JSON values
         """The state of a run that has consumed this batch, for `load_state_dict`."""
-        return {**self.origin, "epoch": self.position.epoch, "consumed": self.position.consumed}
+        return {**self.origin, **asdict(self.position)}
 
 
 class BatchMemory:
@@ -120,11 +120,11 @@ def _ragged(name: str, column: pa.Array) -> Ragged | list[Any]:  # Any: as the c
         except ValueError:  # Python's times have no nanoseconds
             return list(column.to_numpy(zero_copy_only=False))
     if column.null_count:
-        raise ValueError(f"column {name!r} holds {column.null_count} null lists; {_NULLS_HINT}")
+        raise ValueError(f"column {name!r} holds {column.null_count} null lists; {NULLS_HINT}")
     offsets = column.offsets.to_numpy().astype(np.int64)
     values = column.values.slice(offsets[0], offsets[-1] - offsets[0])
     if values.null_count and not pa.types.is_floating(values.type):
-        raise ValueError(f"column {name!r} holds {values.null_count} nulls in lists of {values.type}; {_NULLS_HINT}")
+        raise ValueError(f"column {name!r} holds {values.null_count} nulls in lists of {values.type}; {NULLS_HINT}")
     # Copied: Arrow's memory is read-only and shared by the whole stretch of batches.
     array = np.array(values.to_numpy(zero_copy_only=False))
     return Ragged(torch.from_numpy(array), torch.from_numpy(offsets - offsets[0]))
