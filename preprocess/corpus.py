@@ -6,7 +6,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from dataplane.metrics import Metrics
-from preprocess.sources import Form, InputFile, Inputs, Reader, Reading, reader_for
+from preprocess.sources import Form, Inputs, Piece, Reader, Reading, reader_for
 
 
 class Corpus:
@@ -17,9 +17,9 @@ class Corpus:
         self.metrics = metrics
         self._readers: dict[Form, Reader] = {form: reader_for(form, reading, metrics) for form in Form}
 
-    def files(self) -> Iterator[tuple[InputFile, Reader]]:
+    def pieces(self) -> Iterator[tuple[Piece, Reader]]:
         for file in self.inputs.files:
-            yield file, self._readers[file.form]
+            yield Piece.whole(file), self._readers[file.form]
 
 
 class Job(Protocol):

@@ -33,8 +33,8 @@ class RowsJob:
     def schema(self) -> pa.Schema:
         if self._schema is None:
             survey = Survey(self._columns, self._base.schema if self._base else None)
-            for file, reader in self._corpus.files():
-                reader.survey(file, survey)
+            for piece, reader in self._corpus.pieces():
+                reader.survey(piece, survey)
             found = survey.schema()
             self._schema = extended_schema(self._base, found) if self._base else found
         return self._schema
@@ -49,10 +49,10 @@ class RowsJob:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         schema = self.schema()
-        for file, reader in self._corpus.files():
-            for batch in reader.batches(file, schema):
+        for piece, reader in self._corpus.pieces():
+            for batch in reader.batches(piece, schema):
                 if not schema.names:
-                    raise InputError(f"{file}: its rows have no columns")
+                    raise InputError(f"{piece.file}: its rows have no columns")
                 yield batch
 
 

@@ -76,8 +76,8 @@ class TokensJob:
         }
 
     def _texts(self) -> Iterator[list[str]]:
-        for file, reader in self._corpus.files():
-            yield from reader.texts(file)
+        for piece, reader in self._corpus.pieces():
+            yield from reader.texts(piece)
 
     def _check_base(self, base: Dataset, schema: pa.Schema) -> None:
         parent_for(base, schema)

@@ -57,6 +57,23 @@ class InputFile:
         return io.BufferedReader(_RangedFile(self), CHUNK_BYTES >> 4)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A part of a file that can be read on its own; the pieces of a file, in order, hold each of its records once."""
+
+    file: InputFile
+    start: int
+    stop: int
+    """Half open, in whatever the form is cut by: bytes of the file, or row groups."""
+    num_bytes: int
+    """Of the file, for the share of the work that this is."""
+
+    @classmethod
+    def whole(cls, file: InputFile, stop: int | None = None) -> "Piece":
+        """All of a file, which ends at `stop` if it is not cut by bytes."""
+        return cls(file=file, start=0, stop=file.num_bytes if stop is None else stop, num_bytes=file.num_bytes)
+
+
 class _RangedFile(io.RawIOBase):
     def __init__(self, file: InputFile) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dataplane.errors import InputError
 from preprocess.schema import Survey, require_filled
 from preprocess.sources.documents import grouped
-from preprocess.sources.input_file import InputFile
+from preprocess.sources.input_file import InputFile, Piece
 from preprocess.sources.lines import decode_utf8, split_lines
 
 # Lines of one record batch. As columns they take a few times that at most.
@@ -35,19 +35,23 @@ class JsonLines:
         self._open = open_bytes
         self._text_column = text_column
 
-    def texts(self, file: InputFile) -> Iterator[list[str]]:
-        return grouped(self._texts(file))
+    def cut(self, file: InputFile, num_bytes: int) -> list[Piece]:
+        return [Piece.whole(file)]
 
-    def survey(self, file: InputFile, survey: Survey) -> None:
-        for number, row, _ in self._rows(file):
+    def texts(self, piece: Piece) -> Iterator[list[str]]:
+        return grouped(self._texts(piece.file))
+
+    def survey(self, piece: Piece, survey: Survey) -> None:
+        for number, row, _ in self._rows(piece.file):
             try:
-                survey.add_row(row, (file, number))
+                survey.add_row(row, (piece.file, number))
             except RecursionError:
-                raise InputError(f"{file}:{number}: nested too deeply") from None
+                raise InputError(f"{piece.file}:{number}: nested too deeply") from None
 
-    def batches(self, file: InputFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         rows: list[Row] = []
         num_bytes = 0
+        file = piece.file
         for _, row, size in self._rows(file):
             if rows and num_bytes + size > _BATCH_BYTES:
                 yield _record_batch(rows, schema, file)

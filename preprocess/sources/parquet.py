@@ -13,7 +13,7 @@ from dataplane.errors import InputError
 from dataplane.metrics import Metrics
 from preprocess.schema import Survey, conform, plain_type
 from preprocess.sources.documents import grouped
-from preprocess.sources.input_file import InputFile
+from preprocess.sources.input_file import InputFile, Piece
 
 # Decoded bytes of one record batch, by the row group's average row.
 _BATCH_BYTES = 8 << 20
@@ -26,10 +26,14 @@ class Parquet:
         self._text_column = text_column
         self._metrics = metrics
 
-    def texts(self, file: InputFile) -> Iterator[list[str]]:
-        return grouped(self._texts(file))
+    def cut(self, file: InputFile, num_bytes: int) -> list[Piece]:
+        return [Piece.whole(file)]
 
-    def survey(self, file: InputFile, survey: Survey) -> None:
+    def texts(self, piece: Piece) -> Iterator[list[str]]:
+        return grouped(self._texts(piece.file))
+
+    def survey(self, piece: Piece, survey: Survey) -> None:
+        file = piece.file
         with _refusals(file), _opened(file) as parquet:
             schema = _schema_of(parquet, file)
             wanted = [field for field in schema if survey.wants(field.name)]
@@ -37,7 +41,8 @@ class Parquet:
         survey.add_schema(pa.schema(fields), str(file), all_names=schema.names)
         self._metrics.add(input_bytes=file.num_bytes)
 
-    def batches(self, file: InputFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        file = piece.file
         with _refusals(file), _opened(file) as parquet:
             own = _schema_of(parquet, file)
             names = [name for name in schema.names if name in own.names]

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dataplane.metrics import Metrics
 from preprocess.schema import Survey
 from preprocess.sources.compression import DEFAULT_WINDOW_LOG, MAX_WINDOW_LOG, decompressed
-from preprocess.sources.input_file import Form, InputFile
+from preprocess.sources.input_file import Form, InputFile, Piece
 from preprocess.sources.jsonl import JsonLines
 from preprocess.sources.parquet import Parquet
 from preprocess.sources.text import PlainText
@@ -41,16 +41,20 @@ class Reading:
 class Reader(Protocol):
     """Reads the files of one form. Every refusal is an InputError that names file and place."""
 
-    def texts(self, file: InputFile) -> Iterator[list[str]]:
+    def cut(self, file: InputFile, num_bytes: int) -> list[Piece]:
+        """The file in pieces of about `num_bytes` of it where its form allows, else in one; always the same pieces."""
+        ...
+
+    def texts(self, piece: Piece) -> Iterator[list[str]]:
         """The documents in order, in lists of about a million characters."""
         ...
 
-    def survey(self, file: InputFile, survey: Survey) -> None:
-        """Adds the columns and types of all rows of the file."""
+    def survey(self, piece: Piece, survey: Survey) -> None:
+        """Adds the columns and types of all rows of the piece."""
         ...
 
-    def batches(self, file: InputFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows in order, of a schema that a survey of this file led to."""
+    def batches(self, piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows in order, of a schema that a survey of this piece led to."""
         ...
 
 

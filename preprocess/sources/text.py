@@ -13,7 +13,7 @@ from dataplane.errors import InputError
 from dataplane.metrics import Metrics
 from preprocess.schema import Survey
 from preprocess.sources.documents import grouped
-from preprocess.sources.input_file import MAX_RECORD_BYTES, InputFile
+from preprocess.sources.input_file import MAX_RECORD_BYTES, InputFile, Piece
 from preprocess.sources.lines import BYTE_ORDER_MARK, decode_utf8, split_lines
 
 
@@ -32,16 +32,19 @@ class PlainText:
         self._records = self._lines if records == "line" else self._whole
         self._metrics = metrics
 
-    def texts(self, file: InputFile) -> Iterator[list[str]]:
-        return grouped(self._records(file))
+    def cut(self, file: InputFile, num_bytes: int) -> list[Piece]:
+        return [Piece.whole(file)]
 
-    def survey(self, file: InputFile, survey: Survey) -> None:
+    def texts(self, piece: Piece) -> Iterator[list[str]]:
+        return grouped(self._records(piece.file))
+
+    def survey(self, piece: Piece, survey: Survey) -> None:
         column = pa.field(self._column, pa.string(), nullable=False)
-        survey.add_schema(pa.schema([column]), str(file))
-        self._metrics.add(input_bytes=file.num_bytes)
+        survey.add_schema(pa.schema([column]), str(piece.file))
+        self._metrics.add(input_bytes=piece.num_bytes)
 
-    def batches(self, file: InputFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        for texts in self.texts(file):
+    def batches(self, piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for texts in self.texts(piece):
             yield pa.RecordBatch.from_pylist([{self._column: text} for text in texts], schema=schema)
 
     def _whole(self, file: InputFile) -> Iterator[str]:
