@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 
@@ -149,7 +150,28 @@ class StoreContract:
 
         assert store.list("") == []
 
-    @pytest.mark.parametrize("verb", ["read", "size"])
+    def test_stat_tells_size_age_and_each_change(self, store):
+        before = time.time()
+        store.write("folder/name", b"first")
+        first = store.stat("folder/name")
+        store.write("folder/name", b"other")
+        second = store.stat("folder/name")
+
+        assert first.num_bytes == second.num_bytes == 5
+        assert first.identity != second.identity
+        assert abs(first.modified - before) < 60  # some stores count whole seconds, by a clock of their own
+        assert store.stat("folder/name") == second
+
+    def test_a_scan_says_what_list_and_stat_say(self, store):
+        paths = ["a/1", "a/b/c/2", "a.b/5", "0"]
+        for path in paths:
+            store.write(path, path.encode())
+
+        assert store.scan("") == {path: store.stat(path) for path in sorted(paths)}
+        assert list(store.scan("a")) == ["a/1", "a/b/c/2"]
+        assert store.scan("nothing") == {}
+
+    @pytest.mark.parametrize("verb", ["read", "size", "stat"])
     @pytest.mark.parametrize("path", ["missing", "missing/too", "present/below", "folder"])
     def test_a_missing_object_is_not_found(self, store, verb, path):
         store.write("present", b"x")

@@ -5,6 +5,6 @@ from dataplane.storage.cache import BlockCache
 from dataplane.storage.digest import digest_of
 from dataplane.storage.filesystem import filesystem_of
 from dataplane.storage.open import open_store
-from dataplane.storage.store import Store
+from dataplane.storage.store import Stat, Store
 
-__all__ = ["BlockCache", "BlockSource", "Store", "digest_of", "filesystem_of", "open_store"]
+__all__ = ["BlockCache", "BlockSource", "Stat", "Store", "digest_of", "filesystem_of", "open_store"]

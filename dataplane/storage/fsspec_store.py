@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from datetime import datetime
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -12,8 +13,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from dataplane.errors import StorePermissionError, StoreUnavailableError
 from dataplane.storage.local import TEMPORARY_PREFIX
-from dataplane.storage.store import check_length
+from dataplane.storage.store import Stat, check_length
 
+_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
+_TAGS = ("ETag", "etag", "e_tag")
 # Creating in memory is a look and then a write, between which another thread may create too.
 _CREATING = threading.Lock()
 
@@ -68,21 +71,31 @@ class FsspecStore:
                 self._filesystem.mv(temporary, name)
 
     def list(self, folder: str) -> list[str]:
-        with self._named(folder) as name:
-            try:
-                self._filesystem.invalidate_cache()  # others write here too
-                found = self._filesystem.find(name)
-            except FileNotFoundError:
-                return []
-        start = len(self._root) + 1
-        return sorted(path[start:] for path in found if TEMPORARY_PREFIX not in posixpath.basename(path))
+        return list(self.scan(folder))
 
     def size(self, path: str) -> int:
+        return self.stat(path).num_bytes
+
+    def stat(self, path: str) -> Stat:
         with self._named(path) as name:
             status = self._filesystem.info(name)
             if status["type"] != "file":
                 raise FileNotFoundError(name)
-            return int(status["size"])
+            return _stat_of(status)
+
+    def scan(self, folder: str) -> dict[str, Stat]:
+        with self._named(folder) as name:
+            try:
+                self._filesystem.invalidate_cache()  # others write here too
+                found = self._filesystem.find(name, detail=True)
+            except FileNotFoundError:
+                return {}
+        start = len(self._root) + 1
+        return {
+            path[start:]: _stat_of(found[path])
+            for path in sorted(found)
+            if TEMPORARY_PREFIX not in posixpath.basename(path)
+        }
 
     def delete(self, path: str) -> None:
         with self._named(path) as name:
@@ -117,6 +130,20 @@ class FsspecStore:
             raise StorePermissionError(f"{self.url}/{path}: {_first_line(error)}") from error
         except OSError as error:
             raise StoreUnavailableError(f"{self.url}/{path}: {_first_line(error)}") from error
+
+
+def _stat_of(info: dict[str, Any]) -> Stat:  # Any: fsspec has no types
+    """File systems have several words for an entity tag and for the time of the last change."""
+    num_bytes = int(info["size"])
+    if (milliseconds := info.get("modification_time")) is not None:  # HDFS
+        modified = milliseconds / 1000
+    else:
+        modified = next((info[word] for word in _MODIFIED if info.get(word) is not None), None)
+    if isinstance(modified, datetime):
+        modified = modified.timestamp()
+    seconds = float(modified) if isinstance(modified, int | float) else None
+    tag = next((str(info[word]) for word in _TAGS if info.get(word)), None)
+    return Stat(num_bytes, tag or f"{num_bytes}:{seconds}", seconds)
 
 
 def _first_line(error: Exception) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dataplane.buffers import BufferPool
 from dataplane.errors import StorePermissionError, StoreUnavailableError
-from dataplane.storage.store import check_length
+from dataplane.storage.store import Stat, check_length
 
 # Blocks that may be between reading and decoding at once, and cost no fresh memory.
 READ_BUFFERS = 64
@@ -61,11 +61,21 @@ class LocalStore:
             )
 
     def size(self, path: str) -> int:
+        return self.stat(path).num_bytes
+
+    def stat(self, path: str) -> Stat:
         with self._named(path) as file:
             status = file.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise IsADirectoryError(file)
-            return status.st_size
+            return Stat(status.st_size, f"{status.st_size}:{status.st_mtime_ns}", status.st_mtime)
+
+    def scan(self, folder: str) -> dict[str, Stat]:
+        found = {}
+        for path in self.list(folder):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                found[path] = self.stat(path)
+        return found
 
     def delete(self, path: str) -> None:
         with self._named(path) as file:

@@ -4,6 +4,7 @@ obstore runs its requests on threads of its own, which a fork does not copy: in 
 used it, every request would hang. There the same requests are made by a relay process (`dataplane.storage.relay`).
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from obstore.store import from_url
 
 from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError, TruncatedObjectError
 from dataplane.storage.relay import Relay, describe
-from dataplane.storage.store import check_length
+from dataplane.storage.store import Stat, check_length
 
 PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl")
 
@@ -126,10 +127,21 @@ class ObjectStore:
             return sorted(entry["path"] for page in pages for entry in page)
 
     def size(self, path: str) -> int:
+        return self.stat(path).num_bytes
+
+    def stat(self, path: str) -> Stat:
         if relayed := self._relayed():
-            return int(bytes(relayed("size", path)))
+            return Stat(**json.loads(relayed("stat", path)))
         with self._translated(path) as store:
-            return obstore.head(store, path)["size"]
+            return _stat_of(obstore.head(store, path))
+
+    def scan(self, folder: str) -> dict[str, Stat]:
+        if relayed := self._relayed():
+            return {path: Stat(**stat) for path, stat in json.loads(relayed("scan", folder)).items()}
+        with self._translated(folder) as store:
+            pages = obstore.list(store, prefix=folder or None)
+            found = {entry["path"]: _stat_of(entry) for page in pages for entry in page}
+            return dict(sorted(found.items()))
 
     def delete(self, path: str) -> None:
         if relayed := self._relayed():
@@ -181,6 +193,11 @@ class ObjectStore:
                 case "404":
                     raise StoreError(f"{where}: {_reason(error)}") from error
             raise StoreUnavailableError(f"{where}: {_reason(error)}") from error
+
+
+def _stat_of(entry: Any) -> Stat:  # Any: obstore's ObjectMeta, which only its stubs have
+    num_bytes, modified = entry["size"], entry["last_modified"].timestamp()
+    return Stat(num_bytes, entry["e_tag"] or f"{num_bytes}:{modified}", modified)
 
 
 def connection_arguments(url: str, options: Mapping[str, Any]) -> dict[str, Any]:

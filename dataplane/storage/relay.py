@@ -13,11 +13,13 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar, NoReturn
 
 from dataplane import errors
+from dataplane.storage.store import Stat
 
 # Requests that one relay has under way at once; two loaders' worth of fetch threads.
 _REQUESTS = 32
@@ -184,12 +186,14 @@ def serve(descriptor: int) -> NoReturn:
     os._exit(0)
 
 
-def _encoded(result: bytes | memoryview | int | list[str] | None) -> bytes | memoryview:
+def _encoded(result: bytes | memoryview | list[str] | Stat | dict[str, Stat] | None) -> bytes | memoryview:
     match result:
         case None:
             return b""
-        case int():
-            return str(result).encode()
+        case Stat():
+            return json.dumps(asdict(result)).encode()
+        case dict():
+            return json.dumps({path: asdict(stat) for path, stat in result.items()}).encode()
         case list():
             return "".join(f"{path}\0" for path in result).encode()
         case _:

@@ -3,9 +3,21 @@
 Paths are relative to the store's root and use forward slashes; every character of a path is literal.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from dataplane.errors import TruncatedObjectError
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What a store says of an object without reading it."""
+
+    num_bytes: int
+    identity: str
+    """Another one after each change of the object: an etag, or size and modification time of a file."""
+    modified: float | None
+    """Seconds since the epoch, by the store's clock; None where the store does not say."""
 
 
 class Store(Protocol):
@@ -38,6 +50,14 @@ class Store(Protocol):
 
     def size(self, path: str) -> int:
         """Bytes of the object. Raises FileNotFoundError where there is none."""
+        ...
+
+    def stat(self, path: str) -> Stat:
+        """What the store says of the object. Raises FileNotFoundError where there is none."""
+        ...
+
+    def scan(self, folder: str) -> dict[str, Stat]:
+        """What `list` and `stat` say of all complete objects below a folder, by path, in as few requests as `list`."""
         ...
 
     def delete(self, path: str) -> None:

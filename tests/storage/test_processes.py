@@ -88,6 +88,7 @@ def _use_every_verb(store):
     body = bytes(store.read_range("written", 1, 3)), bytes(store.read_range("written", 2, 2))
     store.delete("name")
     store.delete("name")
+    assert store.scan("") == {path: store.stat(path) for path in ("created", "written")}
     return body, store.list(""), store.size("written"), store.read("created")
 
 
