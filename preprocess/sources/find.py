@@ -169,7 +169,15 @@ def _input_file(store: Store, path: str, format: str) -> InputFile:
         )
     if form is Form.PARQUET and compression is not Compression.NONE:
         raise InputError(f"{where}: Parquet compressed as a whole cannot be read; decompress it first")
-    return InputFile(store=store, path=path, num_bytes=store.size(path), form=form, compression=compression)
+    stat = store.stat(path)
+    return InputFile(
+        store=store,
+        path=path,
+        num_bytes=stat.num_bytes,
+        identity=stat.identity,
+        form=form,
+        compression=compression,
+    )
 
 
 def _without_compression(path: str) -> tuple[str, Compression]:

@@ -38,6 +38,8 @@ class InputFile:
     store: Store
     path: str
     num_bytes: int
+    identity: str
+    """What the store calls this content of the file; another one after each change."""
     form: Form
     compression: Compression
 
