@@ -5,6 +5,19 @@ from preprocess.progress import display_on, silent
 from preprocess.recipe import Packing, Recipe
 from preprocess.report import Report
 from preprocess.run import preprocess
+from preprocess.shuffle import Shuffle
 from preprocess.sources import Reading
+from preprocess.split import Split
 
-__all__ = ["Packing", "Reading", "Recipe", "Report", "display_on", "index_in_place", "preprocess", "silent"]
+__all__ = [
+    "Packing",
+    "Reading",
+    "Recipe",
+    "Report",
+    "Shuffle",
+    "Split",
+    "display_on",
+    "index_in_place",
+    "preprocess",
+    "silent",
+]

@@ -1,9 +1,13 @@
 """What to make of the inputs: the choices that decide, with the inputs, every byte of the dataset."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 
 from dataplane.catalog import Encoding
+from preprocess.operations import AnyOperation
+from preprocess.shuffle import Shuffle
 from preprocess.sources import Reading
+from preprocess.split import Split
 
 # A block of a megabyte is a ranged read that an object store serves at near full speed, and shuffles finely.
 BLOCK_BYTES = 1 << 20
@@ -30,9 +34,11 @@ class Packing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Reads, perhaps tokenises and packs, and encodes."""
+    """Reads, changes the rows, perhaps tokenises and packs, splits, shuffles, and encodes."""
 
     reading: Reading = field(default_factory=Reading)
+    operations: tuple[AnyOperation, ...] = ()
+    """What happens to the rows, in this order, before they are packed."""
     packing: Packing | None = None
     """None keeps the rows as they are."""
     columns: tuple[str, ...] | None = None
@@ -40,6 +46,10 @@ class Recipe:
     block_bytes: int = BLOCK_BYTES
     """Bytes of a block's rows in memory; a larger row is a block of its own."""
     encoding: Encoding = field(default_factory=Encoding)
+    split: Split | None = None
+    """Parts of the rows that become datasets of their own; None writes one."""
+    shuffle: Shuffle | None = None
+    """None keeps the order of the inputs."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.block_bytes <= _MAX_BLOCK_BYTES:
@@ -54,3 +64,22 @@ class Recipe:
             raise ValueError("columns are chosen for rows; packing reads text_column, leave columns out")
         if self.columns is not None and (not self.columns or len(set(self.columns)) < len(self.columns)):
             raise ValueError(f"columns must name at least one column and each once, got {self.columns}")
+
+    def to_json(self) -> str:
+        """Every setting, in one spelling: equal recipes have equal texts."""
+        values = {
+            "reading": asdict(self.reading),
+            "operations": [operation.to_dict() for operation in self.operations],
+            "packing": None if self.packing is None else asdict(self.packing),
+            "columns": self.columns,
+            "block_bytes": self.block_bytes,
+            "encoding": asdict(self.encoding),
+            # A split's parts have an order: it decides which rows each gets.
+            "split": None if self.split is None else [self.split.key, *self.split.fractions.items()],
+            "shuffle": None if self.shuffle is None else self.shuffle.model_dump(),
+        }
+        return json.dumps(values, sort_keys=True, ensure_ascii=False)
+
+    def depends_on(self) -> dict[str, str]:
+        """Digests of what decides the rows beside the settings, such as the text of users' functions."""
+        return {name: digest for operation in self.operations for name, digest in operation.depends_on().items()}

@@ -22,9 +22,9 @@ def derive_key(*parts: int) -> int:
     return key
 
 
-def random_words(key: int, count: int) -> npt.NDArray[np.uint64]:
-    """The first `count` numbers of a stream, shape (count,)."""
-    words = np.arange(1, count + 1, dtype=np.uint64)
+def random_words(key: int, count: int, first: int = 0) -> npt.NDArray[np.uint64]:
+    """Numbers `[first, first + count)` of a stream, shape (count,)."""
+    words = np.arange(first + 1, first + count + 1, dtype=np.uint64)
     words *= np.uint64(_GOLDEN)
     words += np.uint64(key)
     words ^= words >> np.uint64(30)
