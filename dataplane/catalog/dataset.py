@@ -80,5 +80,10 @@ def open_dataset(url: str, *, version: int | None = None, storage_options: Mappi
     number = numbers[-1] if version is None else version
     if number not in numbers:
         raise DatasetNotFoundError(f"{url}: version {number} does not exist; there are {', '.join(map(str, numbers))}")
+    return Dataset(store, open_version(store, number))
+
+
+def open_version(store: Store, number: int) -> DatasetVersion:
+    """The version file of a number that is there. Raises DatasetError if it is none."""
     path = path_of(number)
-    return Dataset(store, DatasetVersion.from_json(store.read(path), f"{store.url}/{path}"))
+    return DatasetVersion.from_json(store.read(path), f"{store.url}/{path}")

@@ -12,7 +12,6 @@ from dataplane.catalog import (
     DatasetWriter,
     Encoding,
     list_versions,
-    open_dataset,
     parent_for,
     refuse_existing,
 )
@@ -26,42 +25,10 @@ from dataplane.errors import (
     StoreUnavailableError,
     VersionConflictError,
 )
-from dataplane.metrics import Metrics
 from dataplane.plan import Block, BlockIndex
-from dataplane.storage import BlockSource, open_store
+from dataplane.storage import open_store
+from tests.catalog.places import opened, rows_of, write
 from tests.contracts import AWKWARD_NAMES, SCHEMA, batch_of
-
-
-@pytest.fixture(params=["local", "s3"])
-def place(request, tmp_path):
-    """URL and options of a folder where nothing is yet."""
-    if request.param == "local":
-        return str(tmp_path / "dataset"), {}
-    server = request.getfixturevalue("s3")
-    return request.getfixturevalue("s3_url"), server.storage_options
-
-
-@pytest.fixture
-def local(tmp_path):
-    return str(tmp_path / "dataset"), {}
-
-
-def write(place, batches, *, parent=None, encoding=Encoding()):  # noqa: B008
-    writer = DatasetWriter(open_store(*place), SCHEMA, encoding)
-    for batch in batches:
-        writer.write(batch)
-    return writer.commit(metadata={"source": "test"}, parent=parent)
-
-
-def opened(place, **options):
-    return open_dataset(place[0], storage_options=place[1], **options)
-
-
-def rows_of(dataset):
-    source = BlockSource(dataset.store, None, Metrics())
-    blocks = (dataset.index[number] for number in range(len(dataset.index)))
-    batches = [dataset.format.decode(source.read(block), dataset.schema) for block in blocks]
-    return pa.Table.from_batches(batches, dataset.schema)
 
 
 def test_what_was_written_is_read(place):
@@ -153,6 +120,9 @@ class FailingStore:
     def create(self, path, data):
         self._count(path)
         self._store.create(path, data)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
 
     def _count(self, path):
         self._left -= 1

@@ -1,0 +1,3 @@
+from tests.catalog.places import local, place
+
+__all__ = ["local", "place"]
