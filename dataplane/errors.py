@@ -12,6 +12,7 @@ DataplaneError
 │   └── StorePermissionError     the store refuses these credentials
 ├── InputError                   a source of preprocessing that cannot be read as what it claims to be
 ├── StateMismatchError           a saved state that belongs to other data or to another order
+├── WorkerDiedError              a worker process was killed while it was at a task
 └── MissingExtraError            an optional package that is not installed
 
 Mistakes in arguments are plain `ValueError`; a message says what is wrong, where, the value seen and
@@ -69,3 +70,7 @@ class StateMismatchError(DataplaneError):
 
 class MissingExtraError(DataplaneError):
     """An optional package is needed and not installed; the message names the extra."""
+
+
+class WorkerDiedError(DataplaneError):
+    """A worker process was killed while it was at a task; finished tasks are kept."""

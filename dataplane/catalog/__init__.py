@@ -4,7 +4,7 @@ from dataplane.catalog.commit import append_shards, commit_blocks, commit_shards
 from dataplane.catalog.dataset import Dataset, list_versions, open_dataset
 from dataplane.catalog.encoding import Encoding
 from dataplane.catalog.shards import Shard, ShardWriter
-from dataplane.catalog.version import DatasetVersion, IndexPart
+from dataplane.catalog.version import DatasetVersion, IndexPart, Origin
 from dataplane.catalog.writer import DatasetWriter
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "DatasetWriter",
     "Encoding",
     "IndexPart",
+    "Origin",
     "Shard",
     "ShardWriter",
     "append_shards",

@@ -8,7 +8,7 @@ import pyarrow as pa
 from dataplane.catalog.dataset import Dataset, list_versions, open_version
 from dataplane.catalog.index_file import encode_index
 from dataplane.catalog.shards import Shard
-from dataplane.catalog.version import DatasetVersion, IndexPart, encode_schema, path_of
+from dataplane.catalog.version import DatasetVersion, IndexPart, Origin, encode_schema, path_of
 from dataplane.errors import DatasetError, DatasetExistsError, VersionConflictError
 from dataplane.plan import Block, BlockIndex
 from dataplane.storage import Store, digest_of
@@ -27,6 +27,7 @@ def commit_shards(
     block_format: str,
     metadata: Mapping[str, str],
     parent: DatasetVersion | None = None,
+    origin: Origin | None = None,
 ) -> DatasetVersion:
     """Makes shards that are in the store a version, after the rows of `parent` if there is one.
 
@@ -44,6 +45,7 @@ def commit_shards(
         num_shards=sum(bool(shard.blocks) for shard in shards),
         metadata=metadata,
         parent=parent,
+        origin=origin,
     )
 
 
@@ -105,6 +107,7 @@ def commit_blocks(
     num_shards: int,
     metadata: Mapping[str, str],
     parent: DatasetVersion | None = None,
+    origin: Origin | None = None,
 ) -> DatasetVersion:
     """As `commit_shards`, for blocks of files that the caller knows to be there."""
     if parent is not None:
@@ -122,6 +125,7 @@ def commit_blocks(
         num_shards=num_shards + (parent.num_shards if parent else 0),
         index=(*(parent.index if parent else ()), *([_write_index(store, index)] if len(index) else [])),
         metadata=dict(metadata),
+        origin=origin,
     )
     try:
         store.create(path_of(version.number), version.to_json())

@@ -65,6 +65,19 @@ class IndexPart(_Record):
     num_rows: Count
 
 
+class Origin(_Record):
+    """How a version came about, so that a later writer can go on from it."""
+
+    run: str
+    """Of everything that decided the rows that this version added: equal for equal runs."""
+    num_tasks: Count
+    """Numbers that tasks have used, over all versions; rows of later tasks have larger ids."""
+    inputs: tuple[RelativePath, ...]
+    """Files that list the inputs of all rows."""
+    counts: dict[str, Count]
+    """What the run counted: documents, tokens, dropped rows by reason."""
+
+
 class DatasetVersion(_Record):
     """What a dataset is at one moment. Never changes once it is committed."""
 
@@ -85,6 +98,8 @@ class DatasetVersion(_Record):
     index: tuple[IndexPart, ...]
     metadata: dict[str, str] = {}
     """What the writer has to say: tokenizer, vocabulary, sources."""
+    origin: Origin | None = None
+    """None where the writer keeps no record of its inputs."""
 
     @property
     def schema(self) -> pa.Schema:
