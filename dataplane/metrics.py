@@ -17,6 +17,10 @@ class Metrics:
         self._lock = threading.Lock()
         self._sums: defaultdict[str, float] = defaultdict(float)
 
+    def __reduce__(self) -> tuple[type["Metrics"], tuple[()]]:
+        """In another process it counts from zero."""
+        return type(self), ()
+
     def add(self, **amounts: float) -> None:
         with self._lock:
             for name, amount in amounts.items():

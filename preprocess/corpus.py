@@ -19,7 +19,9 @@ class Corpus:
 
     def pieces(self) -> Iterator[tuple[Piece, Reader]]:
         for file in self.inputs.files:
-            yield Piece.whole(file), self._readers[file.form]
+            reader = self._readers[file.form]
+            for piece in reader.cut(file, file.num_bytes):
+                yield piece, reader
 
 
 class Job(Protocol):

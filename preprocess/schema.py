@@ -4,62 +4,94 @@ A field that a row does not have is null in that row. A field without a null ove
 What one type cannot hold exactly is refused: integers and floats become doubles only while every integer is exact.
 """
 
+import base64
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from dataplane.errors import InputError
+from preprocess.seen import Place, Seen, Shift, fields_of, spoken
 
-# Arrow's IPC format nests 64 levels at most.
-_MAX_DEPTH = 60
-# Doubles hold every integer up to here.
-_EXACT = 2**53
-
-_KINDS = {bool: "boolean", int: "integer", float: "float", str: "string", list: "list", dict: "object"}
-_SCALARS = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _WIDENING = (
     (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
     (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
     (pa.float16(), pa.float32(), pa.float64()),
 )
 
-Place = tuple[object, int]
-"""File and line."""
-
 
 class Survey:
-    """The columns and types of rows, as they are added; `schema` at the end."""
+    """The columns and types of rows, as they are added; `schema` at the end.
+
+    Pieces of the inputs may be surveyed each on its own, anywhere: merged in the order of the inputs, the surveys say
+    what one survey of everything says, and refuse what it refuses with the same words. To be kept or sent, a survey
+    becomes JSON.
+    """
 
     def __init__(self, columns: tuple[str, ...] | None = None, known: pa.Schema | None = None) -> None:
         """Only `columns` are looked at, if given. `known` says what the items of lists are that were all empty."""
         self._columns = columns
         self._known = known or pa.schema([])
-        self._rows = _Seen("", 0)
-        self._tables: list[tuple[pa.Schema, str]] = []
+        self._rows = Seen()
+        self._num_rows = 0
+        self._suspects: list[Seen] = []
+        self._tables: dict[bytes, tuple[pa.Schema, str]] = {}  # by what they are, in order: each kind of table once
         self._names: dict[str, None] = {}  # a set that keeps order
+        self._file: str | None = None
+        self._num_lines = 0  # of the file, in the pieces so far
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether `schema` will refuse the rows added so far; it is of no use to add more."""
+        return bool(self._suspects) and self._refusal() is not None
 
     def wants(self, name: str) -> bool:
         return self._columns is None or name in self._columns
 
-    def add_row(self, row: Mapping[str, Any], place: Place) -> None:  # Any: whatever JSON holds
-        """Raises InputError if a value does not go with those before it in its column."""
+    def add_row(self, row: Mapping[str, Any], file: str, line: int) -> None:  # Any: whatever JSON holds
+        """Adds a row of the piece that is being read, by its line in that piece, from 1."""
         self._names |= dict.fromkeys(row)
         if self._columns is not None:
             row = {name: row[name] for name in self._columns if name in row}
-        self._rows.add(row, place)
+        if file == self._file:
+            line += self._num_lines
+        self._num_rows += 1
+        self._rows.add(row, (self._num_rows, file, line), self._suspects)
+
+    def add_lines(self, file: str, num_lines: int) -> None:
+        """Ends a piece of so many lines; rows added from now on come after them."""
+        self._num_lines = num_lines + (self._num_lines if file == self._file else 0)
+        self._file = file
 
     def add_schema(self, schema: pa.Schema, where: str, all_names: Iterable[str] = ()) -> None:
         """Adds the rows of a whole file whose types and nulls are known."""
-        self._tables.append((schema, where))
+        self._tables.setdefault(schema.serialize().to_pybytes(), (schema, where))
         self._names |= dict.fromkeys(all_names or schema.names)
+
+    def merge(self, other: "Survey") -> None:
+        """Adds what another survey, with the same arguments, found in what comes next of the inputs."""
+        if self.is_refused:
+            return
+        shift = Shift(num_rows=self._num_rows, file=self._file, num_lines=self._num_lines)
+        self._rows.merge(other._rows, shift)
+        self._suspects = [self._rows]
+        self._num_rows += other._num_rows
+        self._tables |= {key: table for key, table in other._tables.items() if key not in self._tables}
+        self._names |= other._names
+        if other._file is not None:
+            self.add_lines(other._file, other._num_lines)
 
     def schema(self) -> pa.Schema:
         """Columns in the order in which they were first seen, or in which they were asked for.
 
-        Raises InputError if files disagree on a type, or if a column asked for was in none.
+        Raises InputError if the rows of a column are of no one type, if files disagree on a type, or if a column asked
+        for was in none.
         """
-        tables = list(self._tables)
+        if refusal := self._refusal():
+            place, reason = refusal
+            raise InputError(f"{spoken(place)}: {reason}")
+        tables = list(self._tables.values())
         if self._rows.count:
             tables.insert(0, (pa.schema(self._rows.arrow_fields(list(self._known))), "the JSON inputs"))
         merged = tables[0][0] if tables else pa.schema([])
@@ -72,6 +104,43 @@ class Survey:
                 ) from None
         return self._selected(merged)
 
+    def to_json(self) -> str:
+        """All of it; equal for equal surveys."""
+        saved = {
+            "columns": self._columns,
+            "known": _to_text(self._known),
+            "rows": self._rows.to_dict(),
+            "num_rows": self._num_rows,
+            "tables": [[_to_text(schema), where] for schema, where in self._tables.values()],
+            "names": list(self._names),
+            "file": self._file,
+            "num_lines": self._num_lines,
+        }
+        return json.dumps(saved, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Survey":
+        """What `to_json` was made of."""
+        saved = json.loads(text)
+        survey = cls(None if saved["columns"] is None else tuple(saved["columns"]), _from_text(saved["known"]))
+        survey._rows = Seen.from_dict(saved["rows"])
+        survey._suspects = [survey._rows]
+        survey._num_rows = saved["num_rows"]
+        survey._names = dict.fromkeys(saved["names"])
+        for schema, where in saved["tables"]:
+            survey.add_schema(_from_text(schema), where, survey._names)
+        survey._file = saved["file"]
+        survey._num_lines = saved["num_lines"]
+        return survey
+
+    def _refusal(self) -> tuple[Place, str] | None:
+        if not self._suspects:
+            return None
+        refusal = self._rows.refusal()
+        if refusal is None:
+            self._suspects.clear()
+        return refusal
+
     def _selected(self, schema: pa.Schema) -> pa.Schema:
         if self._columns is None:
             return schema
@@ -79,100 +148,6 @@ class Survey:
             seen = ", ".join(self._names) or "none"
             raise InputError(f"no input has a column {missing[0]!r}; the columns are {seen}")
         return pa.schema([schema.field(name) for name in self._columns])
-
-
-class _Seen:
-    """What the values of one JSON field were so far."""
-
-    __slots__ = ("_depth", "_fields", "_first", "_inexact", "_item", "_name", "_num_items", "count")
-
-    def __init__(self, name: str, depth: int) -> None:
-        """`name` is the field's path, for people."""
-        self.count = 0  # values that are not null
-        self._name = name
-        self._depth = depth
-        self._first: dict[type, Place] = {}
-        self._inexact: Place | None = None  # the first integer that a double cannot hold
-        self._fields: dict[str, _Seen] = {}
-        self._item: _Seen | None = None
-        self._num_items = 0
-
-    def add(self, value: Any, place: Place) -> None:  # Any: whatever JSON holds
-        if value is None:
-            return
-        self.count += 1
-        kind = type(value)
-        if kind is int and not -_EXACT <= value <= _EXACT:
-            self._add_large(value, place)
-        if kind not in self._first:
-            self._first[kind] = place
-            self._check_kinds(place)
-        if kind is dict:
-            for name, child in value.items():
-                if name not in self._fields:
-                    self._fields[name] = self._child(f"{self._name}.{name}" if self._name else name, place)
-                self._fields[name].add(child, place)
-        elif kind is list:
-            if self._item is None:
-                self._item = self._child(f"{self._name}[]", place)
-            self._num_items += len(value)
-            for child in value:
-                self._item.add(child, place)
-
-    def arrow_fields(self, known: list[pa.Field]) -> list[pa.Field]:
-        """The fields of the objects seen; nullable where not every object has a value."""
-        fields = {field.name: field for field in known}
-        return [seen._arrow_field(name, self.count, fields.get(name)) for name, seen in self._fields.items()]
-
-    def _arrow_field(self, name: str, num_slots: int, known: pa.Field | None) -> pa.Field:
-        if not num_slots and known is not None:
-            return known
-        nullable = self.count < num_slots or not num_slots
-        return pa.field(name, self._arrow_type(known.type if known else None), nullable)
-
-    def _arrow_type(self, known: pa.DataType | None) -> pa.DataType:
-        if not self._first:
-            return pa.null()
-        if dict in self._first:
-            return pa.struct(self.arrow_fields(_fields_of(known)))
-        if self._item is not None:
-            item = known.value_field if known and pa.types.is_list(known) else None
-            return pa.list_(self._item._arrow_field("item", self._num_items, item))
-        return _SCALARS[float if float in self._first else next(iter(self._first))]
-
-    def _child(self, name: str, place: Place) -> "_Seen":
-        if self._depth >= _MAX_DEPTH:
-            raise InputError(
-                f"{_spoken(place)}: column {name.split('.')[0][:40]!r} is nested more than {_MAX_DEPTH} levels deep"
-            )
-        return _Seen(name, self._depth + 1)
-
-    def _add_large(self, value: int, place: Place) -> None:
-        if not -(2**63) <= value < 2**63:
-            shown = str(value) if abs(value) < 10**30 else f"an integer of {value.bit_length()} bits"
-            raise InputError(
-                f"{_spoken(place)}: column {self._name!r} holds {shown}, outside of int64; "
-                "make it a string or a float in the input"
-            )
-        if self._inexact is None:
-            self._inexact = place
-            self._check_kinds(place)
-
-    def _check_kinds(self, place: Place) -> None:
-        others = self._first.keys() - {type(None)}
-        if others <= {int, float}:
-            if self._inexact is not None and float in others:
-                raise InputError(
-                    f"{_spoken(place)}: column {self._name!r} has floats (first at {_spoken(self._first[float])}) and "
-                    f"an integer that no float holds exactly (at {_spoken(self._inexact)}); make them one type"
-                )
-        elif len(others) > 1:
-            (first, at), *_, (last, _) = self._first.items()
-            raise InputError(
-                f"{_spoken(place)}: column {self._name!r} is of type {_KINDS[last]}, "
-                f"and of type {_KINDS[first]} at {_spoken(at)}; "
-                "make them one type, or leave the column out with --columns"
-            )
 
 
 def merge_schemas(one: pa.Schema, other: pa.Schema) -> pa.Schema:
@@ -186,7 +161,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if types.is_struct(kind):
-        return pa.struct([_plain_field(field) for field in _fields_of(kind)])
+        return pa.struct([_plain_field(field) for field in fields_of(kind)])
     if types.is_map(kind):
         return pa.map_(plain_type(kind.key_type), _plain_field(kind.item_field))
     if types.is_fixed_size_list(kind):
@@ -253,17 +228,15 @@ def _merge_types(one: pa.DataType, other: pa.DataType, name: str) -> pa.DataType
         if one in widening and other in widening:
             return max(one, other, key=widening.index)
     if types.is_struct(one) and types.is_struct(other):
-        return pa.struct(_merge_fields(_fields_of(one), _fields_of(other), name))
+        return pa.struct(_merge_fields(fields_of(one), fields_of(other), name))
     if types.is_list(one) and types.is_list(other):
         return pa.list_(_merge_field(one.value_field, other.value_field, name))
     raise TypeError(f"column {name!r} is of type {other}, and of type {one}")
 
 
-def _fields_of(kind: pa.DataType | None) -> list[pa.Field]:
-    """The fields of a struct; none of another type."""
-    return [kind.field(i) for i in range(kind.num_fields)] if kind and pa.types.is_struct(kind) else []
+def _to_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize()).decode()
 
 
-def _spoken(place: Place) -> str:
-    file, line = place
-    return f"{file}:{line}"
+def _from_text(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -8,14 +8,14 @@ _DOCUMENTS = 8192
 
 
 def grouped(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of about a million characters; a longer document ends its list."""
+    """Lists of at most a million characters; a longer document is a list of its own."""
     group: list[str] = []
     characters = 0
     for document in documents:
-        group.append(document)
-        characters += len(document)
-        if characters >= _CHARACTERS or len(group) >= _DOCUMENTS:
+        if group and (characters + len(document) > _CHARACTERS or len(group) >= _DOCUMENTS):
             yield group
             group, characters = [], 0
+        group.append(document)
+        characters += len(document)
     if group:
         yield group

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dataplane.metrics import Metrics
 from dataplane.storage import Store
 
 # One ranged read; large enough that a round trip to an object store costs little, small beside a block's memory.
@@ -46,13 +45,13 @@ class InputFile:
     def __str__(self) -> str:
         return f"{self.store.url.rstrip('/')}/{self.path}"
 
-    def chunks(self, metrics: Metrics) -> Iterator[bytes | memoryview]:
-        """All bytes in order; counts them as `input_bytes`. Raises StoreError if there are fewer."""
-        for start in range(0, self.num_bytes, CHUNK_BYTES):
-            stop = min(start + CHUNK_BYTES, self.num_bytes)
-            chunk = self.store.read_range(self.path, start, stop)
-            metrics.add(input_bytes=len(chunk))
-            yield chunk
+    def chunks(self, start: int, stop: int, *, first_bytes: int = CHUNK_BYTES) -> Iterator[bytes | memoryview]:
+        """The bytes [start, stop) in order, first so many and then ever more. Raises StoreError if there are fewer."""
+        num_bytes = first_bytes
+        while start < stop:
+            end = min(start + num_bytes, stop)
+            yield self.store.read_range(self.path, start, end)
+            start, num_bytes = end, min(2 * num_bytes, CHUNK_BYTES)
 
     def opened(self) -> io.BufferedIOBase:
         """A seekable binary file, for readers that jump about. Holds nothing open."""

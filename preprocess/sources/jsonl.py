@@ -6,15 +6,17 @@ Blank lines are no rows; NaN and Infinity are numbers, as Python has it; of a re
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from dataplane.errors import InputError
 from preprocess.schema import Survey, require_filled
+from preprocess.sources.contents import Contents
 from preprocess.sources.documents import grouped
 from preprocess.sources.input_file import InputFile, Piece
-from preprocess.sources.lines import decode_utf8, split_lines
+from preprocess.sources.lines import decode_utf8
 
 # Lines of one record batch. As columns they take a few times that at most.
 _BATCH_BYTES = 8 << 20
@@ -29,56 +31,64 @@ Row = dict[str, Any]  # Any: whatever JSON holds
 
 
 class JsonLines:
-    """Reads JSON lines from what `open_bytes` makes of a file."""
+    """Reads JSON lines, whatever packs them."""
 
-    def __init__(self, open_bytes: Callable[[InputFile], Iterator[bytes]], text_column: str) -> None:
-        self._open = open_bytes
+    def __init__(self, contents: Contents, text_column: str) -> None:
+        self._contents = contents
         self._text_column = text_column
 
     def cut(self, file: InputFile, num_bytes: int) -> list[Piece]:
-        return [Piece.whole(file)]
+        return self._contents.cut(file, num_bytes)
 
     def texts(self, piece: Piece) -> Iterator[list[str]]:
-        return grouped(self._texts(piece.file))
+        return grouped(self._texts(piece))
 
     def survey(self, piece: Piece, survey: Survey) -> None:
-        for number, row, _ in self._rows(piece.file):
-            try:
-                survey.add_row(row, (piece.file, number))
-            except RecursionError:
-                raise InputError(f"{piece.file}:{number}: nested too deeply") from None
+        file = str(piece.file)
+        num_lines = 0
+        for run in self._contents.line_runs(piece):
+            for number, row, _ in self._parsed(piece, run, num_lines):
+                survey.add_row(row, file, number)
+                if survey.is_refused:
+                    return
+            num_lines += len(run)
+        survey.add_lines(file, num_lines)
 
     def batches(self, piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         rows: list[Row] = []
         num_bytes = 0
-        file = piece.file
-        for _, row, size in self._rows(file):
+        for _, row, size in self._rows(piece):
             if rows and num_bytes + size > _BATCH_BYTES:
-                yield _record_batch(rows, schema, file)
+                yield _record_batch(rows, schema, piece.file)
                 rows, num_bytes = [], 0
             rows.append(row)
             num_bytes += size
         if rows:
-            yield _record_batch(rows, schema, file)
+            yield _record_batch(rows, schema, piece.file)
 
-    def _texts(self, file: InputFile) -> Iterator[str]:
+    def _texts(self, piece: Piece) -> Iterator[str]:
         column = self._text_column
-        for number, row, _ in self._rows(file):
+        for number, row, _ in self._rows(piece):
             text = row.get(column)
             if type(text) is not str:
-                raise _no_text(row, column, f"{file}:{number}")
+                raise _no_text(row, column, self._contents.place(piece, number))
             yield text
 
-    def _rows(self, file: InputFile) -> Iterator[tuple[int, Row, int]]:
-        """Line number, object and bytes of the line."""
-        where = str(file)
-        for number, line in split_lines(self._open(file), where):
+    def _rows(self, piece: Piece) -> Iterator[tuple[int, Row, int]]:
+        """Number of the line in the piece, object, and bytes of the line."""
+        num_lines = 0
+        for run in self._contents.line_runs(piece):
+            yield from self._parsed(piece, run, num_lines)
+            num_lines += len(run)
+
+    def _parsed(self, piece: Piece, lines: list[bytes], num_before: int) -> Iterator[tuple[int, Row, int]]:
+        place = partial(self._contents.place, piece)
+        for number, line in enumerate(lines, num_before + 1):
             if line and not line.isspace():
-                yield number, _parse(line, where, number), len(line)
+                yield number, _parse(line, partial(place, number)), len(line)
 
 
-def _parse(line: bytes, file: str, number: int) -> Row:
-    where = f"{file}:{number}"
+def _parse(line: bytes, where: Callable[[], str]) -> Row:
     text = decode_utf8(line, where)
     try:
         row = json.loads(text)
@@ -87,18 +97,18 @@ def _parse(line: bytes, file: str, number: int) -> Row:
     except json.JSONDecodeError as error:
         found = text[error.pos : error.pos + 20].strip() or "the end of the line"
         reason = error.msg[:1].lower() + error.msg[1:]
-        raise InputError(f"{where}:{error.colno}: not JSON, {reason}, found {found!r}") from None
+        raise InputError(f"{where()}:{error.colno}: not JSON, {reason}, found {found!r}") from None
     except UnicodeEncodeError as error:
         character = error.object[error.start]
         raise InputError(
-            f"{where}: holds {character!r}, half of a surrogate pair, which is no text; repair the row"
+            f"{where()}: holds {character!r}, half of a surrogate pair, which is no text; repair the row"
         ) from None
     except RecursionError:
-        raise InputError(f"{where}: nested too deeply") from None
+        raise InputError(f"{where()}: nested too deeply") from None
     except ValueError as error:  # a number of thousands of digits
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{where()}: {error}") from None
     if type(row) is not dict:
-        raise InputError(f"{where}: is {_KINDS[type(row)]}, not an object; one JSON object a line is needed")
+        raise InputError(f"{where()}: is {_KINDS[type(row)]}, not an object; one JSON object a line is needed")
     return row
 
 

@@ -27,31 +27,43 @@ class Parquet:
         self._metrics = metrics
 
     def cut(self, file: InputFile, num_bytes: int) -> list[Piece]:
-        return [Piece.whole(file)]
+        with _refusals(file), _opened(file) as parquet:
+            _schema_of(parquet, file)
+            sizes = _group_sizes(parquet, file)
+        pieces: list[Piece] = []
+        start = total = 0
+        for stop, size in enumerate(sizes, 1):
+            total += size
+            if total >= num_bytes or stop == len(sizes):
+                pieces.append(Piece(file=file, start=start, stop=stop, num_bytes=total))
+                start, total = stop, 0
+        return pieces or [Piece.whole(file, 0)]
 
     def texts(self, piece: Piece) -> Iterator[list[str]]:
-        return grouped(self._texts(piece.file))
+        return grouped(self._texts(piece))
 
     def survey(self, piece: Piece, survey: Survey) -> None:
         file = piece.file
         with _refusals(file), _opened(file) as parquet:
             schema = _schema_of(parquet, file)
+            groups = _groups_of(piece, parquet)
             wanted = [field for field in schema if survey.wants(field.name)]
-            fields = [field.with_nullable(field.nullable and _has_nulls(parquet, field.name)) for field in wanted]
+            fields = [
+                field.with_nullable(field.nullable and _has_nulls(parquet, groups, field.name)) for field in wanted
+            ]
         survey.add_schema(pa.schema(fields), str(file), all_names=schema.names)
-        self._metrics.add(input_bytes=file.num_bytes)
+        self._metrics.add(input_bytes=piece.num_bytes)
 
     def batches(self, piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         file = piece.file
         with _refusals(file), _opened(file) as parquet:
             own = _schema_of(parquet, file)
             names = [name for name in schema.names if name in own.names]
-            for batch in self._raw_batches(parquet, file, names):
+            for batch in self._raw_batches(parquet, piece, names):
                 yield conform(batch, schema, str(file))
 
-    def _texts(self, file: InputFile) -> Iterator[str]:
-        column = self._text_column
-        row = 0
+    def _texts(self, piece: Piece) -> Iterator[str]:
+        column, file = self._text_column, piece.file
         with _refusals(file), _opened(file) as parquet:
             schema = _schema_of(parquet, file)
             if column not in schema.names:
@@ -62,7 +74,8 @@ class Parquet:
             kind = schema.field(column).type
             if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
                 raise InputError(f"{file}: column {column!r} is of type {kind}, not string")
-            for batch in self._raw_batches(parquet, file, [column]):
+            row = sum(parquet.metadata.row_group(number).num_rows for number in range(piece.start))
+            for batch in self._raw_batches(parquet, piece, [column]):
                 texts = batch.column(0)
                 if texts.null_count:
                     place = row + texts.to_pylist().index(None)
@@ -70,17 +83,34 @@ class Parquet:
                 row += len(texts)
                 yield from texts.to_pylist()
 
-    def _raw_batches(self, parquet: pq.ParquetFile, file: InputFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows, as they are in the file; counts `input_bytes` row group by row group."""
+    def _raw_batches(self, parquet: pq.ParquetFile, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows as they are in the file; counts `input_bytes` row group by row group."""
         counted = 0
-        for number in range(parquet.num_row_groups):
-            group = parquet.metadata.row_group(number)
+        sizes = _group_sizes(parquet, piece.file)
+        for number in _groups_of(piece, parquet):
             yield from _group_batches(parquet, number, names)
-            columns = (group.column(i) for i in range(group.num_columns))
-            compressed = min(sum(column.total_compressed_size for column in columns), file.num_bytes - counted)
-            self._metrics.add(input_bytes=compressed)
-            counted += compressed
-        self._metrics.add(input_bytes=file.num_bytes - counted)
+            size = min(sizes[number], piece.num_bytes - counted)
+            self._metrics.add(input_bytes=size)
+            counted += size
+        self._metrics.add(input_bytes=piece.num_bytes - counted)
+
+
+def _group_sizes(parquet: pq.ParquetFile, file: InputFile) -> list[int]:
+    """Bytes of the file for each row group, those of the footer with the last; all of the file in all."""
+    groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
+    left = file.num_bytes
+    sizes: list[int] = []
+    for group in groups:
+        stored = sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+        sizes.append(max(0, min(stored, left)))  # a damaged footer may say anything
+        left -= sizes[-1]
+    return [*sizes[:-1], sizes[-1] + left] if sizes else []
+
+
+def _groups_of(piece: Piece, parquet: pq.ParquetFile) -> range:
+    if piece.stop > parquet.num_row_groups:
+        raise ValueError(f"it has {parquet.num_row_groups} row groups, and had {piece.stop} when the run began")
+    return range(piece.start, piece.stop)
 
 
 def _group_batches(parquet: pq.ParquetFile, number: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -107,8 +137,7 @@ def _schema_of(parquet: pq.ParquetFile, file: InputFile) -> pa.Schema:
     return pa.schema([pa.field(f.name, plain_type(f.type), f.nullable) for f in schema])
 
 
-def _has_nulls(parquet: pq.ParquetFile, name: str) -> bool:
-    groups = range(parquet.num_row_groups)
+def _has_nulls(parquet: pq.ParquetFile, groups: range, name: str) -> bool:
     if (leaf := _flat_leaf(parquet, name)) is not None:
         statistics = [parquet.metadata.row_group(g).column(leaf).statistics for g in groups]
         if all(s is not None and s.has_null_count for s in statistics):

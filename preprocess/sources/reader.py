@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import pyarrow as pa
 
 from dataplane.metrics import Metrics
 from preprocess.schema import Survey
-from preprocess.sources.compression import DEFAULT_WINDOW_LOG, MAX_WINDOW_LOG, decompressed
+from preprocess.sources.compression import DEFAULT_WINDOW_LOG, MAX_WINDOW_LOG
+from preprocess.sources.contents import Contents
 from preprocess.sources.input_file import Form, InputFile, Piece
 from preprocess.sources.jsonl import JsonLines
 from preprocess.sources.parquet import Parquet
-from preprocess.sources.text import PlainText
+from preprocess.sources.text import PlainText, Records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class Reading:
 
     format: Literal["auto", "jsonl", "text", "parquet"] = "auto"
     """`auto` goes by the ends of the files' names."""
-    records: Literal["file", "line"] = "file"
+    records: Records = "file"
     """What one record of plain text is."""
     text_column: str = "text"
     """Column that holds the documents; also the name of the column that plain text becomes."""
@@ -32,8 +32,8 @@ class Reading:
     def __post_init__(self) -> None:
         if self.format not in ("auto", *Form):
             raise ValueError(f"format must be auto, {', '.join(Form)}, got {self.format!r}")
-        if self.records not in ("file", "line"):
-            raise ValueError(f"records must be file or line, got {self.records!r}")
+        if self.records not in get_args(Records):
+            raise ValueError(f"records must be {', '.join(get_args(Records))}, got {self.records!r}")
         if not 10 <= self.zstd_window_log <= MAX_WINDOW_LOG:
             raise ValueError(f"zstd_window_log must be in [10, {MAX_WINDOW_LOG}], got {self.zstd_window_log}")
 
@@ -60,15 +60,10 @@ class Reader(Protocol):
 
 def reader_for(form: Form, reading: Reading, metrics: Metrics) -> Reader:
     """Counts what it reads as `input_bytes` and what it leaves out as `dropped_blank_lines`."""
-    plain = partial(_plain_bytes, window_log=reading.zstd_window_log, metrics=metrics)
+    contents = Contents(reading.zstd_window_log, metrics)
     readers: dict[Form, Callable[[], Reader]] = {
-        Form.JSONL: lambda: JsonLines(plain, reading.text_column),
-        Form.TEXT: lambda: PlainText(plain, reading.text_column, reading.records, metrics),
+        Form.JSONL: lambda: JsonLines(contents, reading.text_column),
+        Form.TEXT: lambda: PlainText(contents, reading.text_column, reading.records, metrics),
         Form.PARQUET: lambda: Parquet(reading.text_column, metrics),
     }
     return readers[form]()
-
-
-def _plain_bytes(file: InputFile, *, window_log: int, metrics: Metrics) -> Iterator[bytes]:
-    chunks = file.chunks(metrics)
-    return decompressed(chunks, file.compression, where=str(file), window_log=window_log)
