@@ -24,6 +24,7 @@ class _Format(StrEnum):
 
 class _Records(StrEnum):
     FILE = "file"
+    PARAGRAPH = "paragraph"
     LINE = "line"
 
 
