@@ -4,6 +4,7 @@ Most operations look at one row at a time and are composed by a `Pipeline`. A `G
 its keys are computed wherever the rows are, then one place decides which rows stay.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -31,6 +32,9 @@ class Settings(BaseModel):
 
     def __str__(self) -> str:
         return self.name
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_dict(), sort_keys=True))
 
     def to_dict(self) -> dict[str, Any]:  # Any: as JSON
         """The operation as a recipe has it, every setting spelled out."""
