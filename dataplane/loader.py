@@ -34,12 +34,14 @@ from dataplane.pipeline import (
     batch_memory,
 )
 from dataplane.plan import Order, Plan, Position, Topology
-from dataplane.storage import BlockCache, BlockSource
+from dataplane.storage import MOST_REQUESTS, BlockCache, BlockSource, Fetcher, Hedging, Pace
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_CACHE = Path("~/.cache/dataplane")
 _STATE_FORMAT = 1
+# Compressed blocks ahead of need: 0.1 s of a link of 20 Gbit/s.
+_MOST_AHEAD_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +62,7 @@ class LoaderConfig:
     cache_dir: str | Path | None = DEFAULT_CACHE
     cache_bytes: int | None = None
     memory_bytes: int | None = None
-    # Requests in flight: at 30 ms a request and 0.5 MB a block, 16 bring some 250 MB/s.
-    fetch_threads: int = 16
+    fetch_threads: int | None = None
     # zstd decodes 0.4 to 1 GB/s of tokens on a thread, far more than a trainer's rank consumes.
     decode_threads: int = 2
     # Small batches are gathered half as many at a time; of those over 1 MiB fewer wait, whatever is set here.
@@ -70,10 +71,10 @@ class LoaderConfig:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "fetch_threads", "decode_threads", "prefetch_batches"):
+        for name in ("batch_size", "decode_threads", "prefetch_batches"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        for name in ("num_lanes", "shuffle_window", "memory_bytes", "version"):
+        for name in ("num_lanes", "shuffle_window", "memory_bytes", "version", "fetch_threads"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.endless and self.drop_last:
@@ -122,6 +123,10 @@ class Session:
                 "columns=[...], or use drop_last or endless"
             )
         self._cache = self._open_cache()
+        self._pace = Pace(
+            most_requests=config.fetch_threads or MOST_REQUESTS,
+            hedging=None if self.dataset.store.is_local else Hedging(),
+        )
         self._buffers = self._make_buffers()
         self._origin = origin_of(self.dataset, self.plan.order)
         # Made once and lent to one pass after the other: its pages are touched already.
@@ -131,19 +136,24 @@ class Session:
         """The batches from a position on; of those only `first`, `first + stride`, ..."""
         index = self.dataset.index
         source = BlockSource(self.dataset.store, self._cache, self.metrics)
-        with nullcontext() if self._cache is None else self._cache.claim(index.digest):
+        with (
+            nullcontext() if self._cache is None else self._cache.claim(index.digest),
+            Fetcher(source, self._pace) as fetcher,
+        ):
             arena = self._arenas.pop() if self._arenas else self._make_arena()
             stream = BatchStream(
                 self.plan.reads(position, first=first, stride=stride),
                 num_rows=index.num_rows,
-                fetch=lambda number: source.read(index[number]),
+                num_bytes=index.num_bytes,
+                bring=lambda number, deliver: fetcher.submit(index[number], deliver),
                 decode=self._decode,
                 describe=lambda number: f"{self.dataset.store.url}/{index[number]}",
                 layout=self.layout,
                 arena=arena,
                 buffers=self._buffers,
                 limits=StreamLimits(
-                    fetch_threads=self.config.fetch_threads,
+                    # As much as was counted for the slots: a block is compressed or decoded, not both for long.
+                    ahead_bytes=min(_MOST_AHEAD_BYTES, arena.num_slots * int(index.num_bytes.max(initial=0))),
                     decode_threads=self.config.decode_threads,
                     prefetch_batches=self.config.prefetch_batches,
                 ),
@@ -289,6 +299,7 @@ class StreamingLoader:
         cache_dir: folder of the block cache, None for none; by default ~/.cache/dataplane, and none for local datasets.
         cache_bytes: the most that the cache folder holds; by default half of the free disk.
         memory_bytes: the most that blocks in memory take; by default what the order needs and half as much again.
+        fetch_threads: the most requests in flight; by default as many as bring more bytes a second, up to 128.
         storage_options: the store's own: endpoint, access_key_id, region, ...
     """
 

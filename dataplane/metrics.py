@@ -26,6 +26,11 @@ class Metrics:
             for name, amount in amounts.items():
                 self._sums[name] += amount
 
+    def show(self, **values: float) -> None:
+        """Sets what is no sum but a level, such as `request_limit`."""
+        with self._lock:
+            self._sums.update(values)
+
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Adds the wall time of the block to `<stage>_seconds`, whether or not it raises."""
@@ -36,6 +41,6 @@ class Metrics:
             self.add(**{f"{stage}_seconds": time.perf_counter() - start})
 
     def snapshot(self) -> dict[str, float]:
-        """All sums since the start, at one moment."""
+        """All sums since the start and the last levels, at one moment."""
         with self._lock:
             return dict(self._sums)

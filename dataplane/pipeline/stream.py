@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dataplane.buffers import BufferPool
 from dataplane.metrics import Metrics
 from dataplane.pipeline.arena import Arena
-from dataplane.pipeline.blocks import BlockStage, Bytes, Decode
+from dataplane.pipeline.blocks import BlockStage, Bring, Decode
 from dataplane.pipeline.layout import Layout
 from dataplane.pipeline.tensors import Batch, BatchMemory, to_batches
 from dataplane.plan import Reads
@@ -37,7 +37,8 @@ def batch_memory(batch_bytes: int) -> int:
 class StreamLimits:
     """How much a stream holds and how many threads it has."""
 
-    fetch_threads: int
+    ahead_bytes: int
+    """Bytes of blocks that may be on their way, or wait to be decoded."""
     decode_threads: int
     prefetch_batches: int
     """Batches that may wait for the trainer; of large ones fewer do, and always one."""
@@ -51,7 +52,8 @@ class BatchStream:
         reads: Iterator[Reads],
         *,
         num_rows: npt.NDArray[np.int64],
-        fetch: Callable[[int], Bytes],
+        num_bytes: npt.NDArray[np.int64],
+        bring: Bring,
         decode: Decode,
         describe: Callable[[int], str],
         layout: Layout,
@@ -66,11 +68,12 @@ class BatchStream:
         blocks = BlockStage(
             num_rows=num_rows,
             arena=arena,
-            fetch=fetch,
+            num_bytes=num_bytes,
+            bring=bring,
             decode=decode,
             describe=describe,
-            fetch_threads=limits.fetch_threads,
             decode_threads=limits.decode_threads,
+            ahead_bytes=limits.ahead_bytes,
             metrics=metrics,
         )
         assembler = _Assembler(
@@ -184,7 +187,7 @@ class _Assembler:
                 step = steps.stop
 
     def _request_ahead(self) -> None:
-        """Requests blocks in the order of need for as long as there are slots."""
+        """Requests blocks in the order of need for as long as there is room."""
         while (need := self._needs.peek()) is not None and self._blocks.request(*need):
             self._needs.pop()
 

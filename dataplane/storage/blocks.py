@@ -9,7 +9,9 @@ from dataplane.storage.digest import digest_of
 from dataplane.storage.store import Store
 
 # A body that is wrong three times in a row is wrong in the store, not on the way.
-_TRIES = 3
+TRIES = 3
+
+Bytes = bytes | memoryview
 
 
 class StoredBlock(Protocol):
@@ -26,65 +28,73 @@ class StoredBlock(Protocol):
 
 
 class BlockSource:
-    """Reads blocks of one dataset. Safe to use from many threads."""
+    """Reads blocks of one dataset. Safe to use from many threads. A `Fetcher` brings many at once with it."""
 
     def __init__(self, store: Store, cache: BlockCache | None, metrics: Metrics) -> None:
-        self._store = store
+        self.store = store
+        self.metrics = metrics
         self._cache = cache
-        self._metrics = metrics
 
-    def read(self, block: StoredBlock) -> bytes | memoryview:
+    def read(self, block: StoredBlock) -> Bytes:
         """The block's bytes, which match its digest.
 
         Raises CorruptBlockError when the store keeps giving others, FileNotFoundError or StoreError when it gives none.
         """
-        return self._from_cache(block) or self._from_store(block)
+        return self.look_up(block) or self._from_store(block)
 
-    def _from_cache(self, block: StoredBlock) -> memoryview | None:
+    @property
+    def has_cache(self) -> bool:
+        return self._cache is not None
+
+    def look_up(self, block: StoredBlock) -> Bytes | None:
+        """The block's bytes from the cache; None if it has none that match the digest."""
         if self._cache is None:
             return None
-        with self._metrics.timed("cache_read"):
+        with self.metrics.timed("cache_read"):
             data = self._cache.get(block.digest)
         if data is None:
-            self._metrics.add(cache_misses=1)
+            self.metrics.add(cache_misses=1)
             return None
-        if not self._matches(data, block):
-            self._metrics.add(cache_corrupt=1)
+        if not self.matches(data, block):
+            self.metrics.add(cache_corrupt=1)
             self._cache.drop(block.digest)
             return None
-        self._metrics.add(cache_hits=1, cache_bytes=len(data))
+        self.metrics.add(cache_hits=1, cache_bytes=len(data))
         return data
 
-    def _from_store(self, block: StoredBlock) -> bytes | memoryview:
-        found = b""
-        for _ in range(_TRIES):
-            with self._metrics.timed("fetch"):
-                start, stop = block.offset, block.offset + block.num_bytes
-                data = self._fetch(block, start, stop)
-            if data is None:
-                continue
-            self._metrics.add(fetched_bytes=len(data), requests=1)
-            if self._matches(data, block):
-                if self._cache is not None:
-                    with self._metrics.timed("cache_write"):
-                        self._cache.put(block.digest, data)
-                return data
-            found = digest_of(data)
-            self._metrics.add(corrupt_fetches=1)
-        raise CorruptBlockError(
-            f"{self._store.url}/{block.shard} bytes [{block.offset}, {block.offset + block.num_bytes}): "
-            f"digest {found.hex() or 'of nothing'} after {_TRIES} tries, expected {block.digest.hex()}; "
+    def keep(self, block: StoredBlock, data: Bytes) -> None:
+        """Gives verified bytes to the cache, if there is one."""
+        if self._cache is not None:
+            with self.metrics.timed("cache_write"):
+                self._cache.put(block.digest, data)
+
+    def matches(self, data: Bytes, block: StoredBlock) -> bool:
+        """Whether these are the block's bytes."""
+        with self.metrics.timed("verify"):
+            return len(data) == block.num_bytes and digest_of(data) == block.digest
+
+    def corrupt(self, block: StoredBlock, found: Bytes | None) -> CorruptBlockError:
+        """What to raise when the last of all tries brought these bytes, or too few (None)."""
+        digest = "of nothing" if found is None else digest_of(found).hex()
+        return CorruptBlockError(
+            f"{self.store.url}/{block.shard} bytes [{block.offset}, {block.offset + block.num_bytes}): "
+            f"digest {digest} after {TRIES} tries, expected {block.digest.hex()}; "
             "the shard was damaged or replaced, restore it or preprocess again"
         )
 
-    def _fetch(self, block: StoredBlock, start: int, stop: int) -> bytes | memoryview | None:
-        """None where the body was shorter than asked for, which is worth another try."""
-        try:
-            return self._store.read_range(block.shard, start, stop)
-        except TruncatedObjectError:
-            self._metrics.add(short_fetches=1)
-            return None
-
-    def _matches(self, data: bytes | memoryview, block: StoredBlock) -> bool:
-        with self._metrics.timed("verify"):
-            return len(data) == block.num_bytes and digest_of(data) == block.digest
+    def _from_store(self, block: StoredBlock) -> Bytes:
+        found: Bytes | None = None
+        for _ in range(TRIES):
+            try:
+                with self.metrics.timed("fetch"):
+                    data = self.store.read_range(block.shard, block.offset, block.offset + block.num_bytes)
+            except TruncatedObjectError:
+                self.metrics.add(requests=1, short_fetches=1)
+                continue
+            self.metrics.add(fetched_bytes=len(data), requests=1)
+            if self.matches(data, block):
+                self.keep(block, data)
+                return data
+            found = data
+            self.metrics.add(corrupt_fetches=1)
+        raise self.corrupt(block, found)
