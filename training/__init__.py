@@ -1,6 +1,6 @@
 """A trainer small enough to read in an evening: one step loop, exact resume, and an honest account.
 
-`run` trains in this process, as one rank of however many; `launch` starts several with torchrun.
+`run` trains in this process, as one rank of however many; `launch` starts several.
 """
 
 from importlib import import_module
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from training.checkpoint import Checkpoints, LocalFolder
-    from training.config import TrainConfig, load_config, parse_config
-    from training.errors import CheckpointError, NonFiniteError
+    from training.config import TrainConfig, load_config, parse_config, settings
+    from training.errors import CheckpointError, HangError, NonFiniteError, OtherRankError
     from training.launcher import INTERRUPTED, launch, start_ranks
     from training.loop import Trainer
     from training.model import GPT, GPTConfig
     from training.precision import Precision
-    from training.runs import Summary, run
+    from training.runs import Summary, check, run
     from training.schedule import WarmupCosine
 
 __all__ = [
@@ -23,34 +23,42 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "GPTConfig",
+    "HangError",
     "LocalFolder",
     "NonFiniteError",
+    "OtherRankError",
     "Precision",
     "Summary",
     "TrainConfig",
     "Trainer",
     "WarmupCosine",
+    "check",
     "launch",
     "load_config",
     "parse_config",
     "run",
+    "settings",
     "start_ranks",
 ]
 
 # Imported on first use: a rank must be able to follow its launcher's end before it spends seconds on importing torch.
 _HOMES = {
+    "check": "training.runs",
     "CheckpointError": "training.errors",
     "Checkpoints": "training.checkpoint",
     "GPT": "training.model",
+    "HangError": "training.errors",
     "GPTConfig": "training.model",
     "INTERRUPTED": "training.launcher",
     "launch": "training.launcher",
     "load_config": "training.config",
     "LocalFolder": "training.checkpoint",
     "NonFiniteError": "training.errors",
+    "OtherRankError": "training.errors",
     "parse_config": "training.config",
     "Precision": "training.precision",
     "run": "training.runs",
+    "settings": "training.config",
     "start_ranks": "training.launcher",
     "Summary": "training.runs",
     "TrainConfig": "training.config",

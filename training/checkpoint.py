@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Protocol
 import torch
 from blake3 import blake3
 
-from training.errors import CheckpointError
+from training.errors import CheckpointError, OtherRankError
 from training.group import Group
 
 FORMAT = 1  # a reader refuses what it does not know
@@ -128,7 +128,7 @@ class Checkpoints:
         `torch.load(weights_only=True)` accepts. Returns on all ranks once it is complete.
 
         Raises:
-            CheckpointError: another rank failed to save; that rank raises its own error. Earlier
+            OtherRankError: another rank failed to save; that rank raises its own error. Earlier
                 checkpoints are untouched.
         """
         with self._together(f"save the checkpoint of step {step}"):
@@ -201,7 +201,7 @@ class Checkpoints:
             raise
         failed = self._group.ranks_where(False)
         if failed:
-            raise CheckpointError(f"rank {failed[0]} could not {action}; its own message says why")
+            raise OtherRankError(f"rank {failed[0]} could not {action}; its own message says why")
 
 
 class _HashingWriter:

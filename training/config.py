@@ -1,4 +1,4 @@
-"""One typed configuration for a run: read from TOML or JSON, overridden by the same dotted names.
+"""One typed configuration for a run: read from TOML, YAML or JSON, overridden by the same dotted names.
 
 Values are checked here once; nothing below reads a settings file, an argument or the environment.
 """
@@ -7,12 +7,15 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from training.model import GPTConfig
+from training.precision import PrecisionName
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -21,7 +24,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class DataConfig(_Section):
@@ -34,18 +37,32 @@ class DataConfig(_Section):
     """Samples per rank and micro-batch. 8 rows of 2,048 tokens fit a laptop's memory."""
 
     shuffle: bool = True
+    """Whether rows are mixed, anew in each epoch; if not, they come as they were written."""
+
     seed: NonNegativeInt = 0
     """Seed of the order; the weights have their own."""
 
     version: PositiveInt | None = None
     """Version of the dataset; None pins the newest one at the start."""
 
-    cache_dir: Path | None = None
-    """None leaves this and the next two to the loader's own defaults."""
+    cache_dir: Literal["default", "none"] | Path = Field(default="default", union_mode="left_to_right")
+    """Folder of the block cache; "none" for no cache, "default" for ~/.cache/dataplane (local data: no cache)."""
 
     cache_bytes: PositiveInt | None = None
+    """The most that the cache folder holds; None for half of the free disk."""
+
     memory_bytes: PositiveInt | None = None
+    """The most that blocks in memory take; None for what the order needs and half as much again."""
+
     storage_options: dict[str, Any] | None = None  # Any: handed to fsspec as they are
+    """The store's own: endpoint, access_key_id, region, ..."""
+
+    def loader_options(self) -> dict[str, Any]:  # Any: StreamingLoader's arguments, but for the URL
+        """What to hand to a loader; what is left out keeps the loader's own default."""
+        options = self.model_dump(exclude={"url", "cache_dir"}, exclude_none=True)
+        if self.cache_dir != "default":
+            options["cache_dir"] = None if self.cache_dir == "none" else self.cache_dir
+        return options
 
 
 class ModelConfig(_Section):
@@ -58,8 +75,14 @@ class ModelConfig(_Section):
     """Longest row in tokens; None takes the width of the dataset's tokens column."""
 
     num_layers: PositiveInt = 4
+    """Blocks of attention and MLP, one above the other."""
+
     num_heads: PositiveInt = 4
+    """Attention heads; they share the width."""
+
     width: PositiveInt = 256
+    """Numbers per position."""
+
     mask_documents: bool = False
     """Whether packed documents may not attend to each other; a plain causal kernel is faster."""
 
@@ -82,7 +105,11 @@ class OptimizerConfig(_Section):
     """AdamW with warm-up and cosine decay. Defaults are GPT-3's (Brown et al. 2020) unless noted."""
 
     lr: PositiveFloat = 6e-4
+    """The highest learning rate, after warm-up."""
+
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    """Decay rates of the running means of the gradient and of its square."""
+
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Applied to matrices and embeddings only."""
 
@@ -90,7 +117,11 @@ class OptimizerConfig(_Section):
     """Updates in the whole run, those before a resume included."""
 
     warmup_steps: NonNegativeInt = 20  # 2 % of num_steps
+    """Updates in which the learning rate rises from nothing to `lr`."""
+
     min_lr_ratio: Fraction = 0.1
+    """The learning rate at the end, as a part of `lr`."""
+
     clip_norm: PositiveFloat | None = 1.0
     """Largest global gradient norm; None only measures it."""
 
@@ -105,7 +136,11 @@ class CheckpointConfig(_Section):
     """None puts them into `checkpoints` of the run's folder. All ranks must reach it."""
 
     every_steps: PositiveInt = 100  # a tenth of the default run is the most that a kill can lose
+    """Updates between two checkpoints; one more is written at the end."""
+
     keep: PositiveInt = 2  # one more than needed, in case the last one captured a diverging model
+    """How many of the newest stay."""
+
     resume: bool = True
     """Whether to continue from the newest checkpoint; if not, a folder that has one is refused."""
 
@@ -117,8 +152,12 @@ class TrainConfig(_Section):
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    precision: PrecisionName = "auto"
+    """Of the matrix products; "auto" is bf16 where the hardware has it, else fp32. fp16 scales the loss."""
+
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; "auto" takes this rank's GPU if there is one."""
+
     seed: NonNegativeInt = 0
     """Seed of the weights and of the generators."""
 
@@ -132,7 +171,7 @@ class TrainConfig(_Section):
     """Compute threads per rank; None shares the machine's cores among its ranks."""
 
     timeout_seconds: PositiveFloat = 300.0  # longer than a slow checkpoint, shorter than a coffee
-    """How long a rank waits for the others before it gives up."""
+    """How long a rank may make no progress, or wait for the others, before it is ended."""
 
     @model_validator(mode="after")
     def _checks_across_sections(self) -> "TrainConfig":
@@ -149,7 +188,7 @@ class TrainConfig(_Section):
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
-    """The configuration in a TOML or JSON file, after overrides like `optimizer.lr=3e-4`.
+    """The configuration in a TOML, YAML or JSON file, after overrides like `optimizer.lr=3e-4`.
 
     Raises:
         ValueError: a file that does not parse, an unknown name (the message gives the nearest) or a
@@ -160,6 +199,57 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> TrainConfig
     for override in overrides:
         _set(values, override)
     return parse_config(values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One name of the configuration."""
+
+    name: str
+    """Dotted, as on the command line."""
+
+    default: str
+    """As it is typed on a command line; empty for the one without, `data.url`."""
+
+    meaning: str
+
+
+def settings(section: type[BaseModel] | None = None, prefix: str = "") -> Iterator[Setting]:
+    """Every setting there is, in the order of the configuration."""
+    for name, info in (section or TrainConfig).model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from settings(info.annotation, f"{prefix}{name}.")
+            continue
+        yield Setting(
+            name=prefix + name,
+            default="" if info.is_required() else _typed(info.default),
+            meaning=" ".join((info.description or "").split()),
+        )
+
+
+def describe_config(config: TrainConfig) -> list[str]:
+    """The whole configuration, a line for each section; of storage options, which may be secret, only the names."""
+    values = public_values(config)
+    sections = {name: value for name, value in values.items() if isinstance(value, dict)}
+    rest = {name: value for name, value in values.items() if name not in sections}
+    return [
+        f"{name}: " + ", ".join(f"{key}={_typed(value)}" for key, value in section.items())
+        for name, section in [*sections.items(), ("run", rest)]
+    ]
+
+
+def public_values(config: TrainConfig) -> dict[str, Any]:  # Any: nested JSON values
+    """The configuration; of the storage options, which may be credentials, only the names."""
+    values = config.model_dump(mode="json")
+    if config.data.storage_options:
+        values["data"]["storage_options"] = dict.fromkeys(config.data.storage_options, "not recorded")
+    return values
+
+
+def _typed(value: Any) -> str:  # Any: JSON values
+    if isinstance(value, str | Path):
+        return str(value)
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
 def parse_config(values: Mapping[str, Any]) -> TrainConfig:  # Any: whatever a file holds
@@ -176,10 +266,11 @@ def parse_config(values: Mapping[str, Any]) -> TrainConfig:  # Any: whatever a f
 
 
 def _read(path: Path) -> dict[str, Any]:  # Any: whatever a file holds
+    parse = {".json": json.loads, ".yaml": yaml.safe_load, ".yml": yaml.safe_load}.get(path.suffix, tomllib.loads)
     try:
-        values = (json if path.suffix == ".json" else tomllib).loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} does not parse: {error}") from None
+        values = parse(path.read_text())
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} does not parse: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold an object of settings, got {type(values).__name__}")
     return values
@@ -207,7 +298,8 @@ def _describe(mistake: Mapping[str, Any]) -> str:  # Any: pydantic's error detai
         hint = f"; did you mean {nearest}?" if nearest else ""
         return f"unknown setting {name}{hint}"
     if mistake["type"] == "missing":
-        return f"setting {name} is missing; give it in the file or as {name}=value"
+        name = "data.url" if name == "data" else name
+        return f"setting {name} is missing; give it in a file (--config) or as --set {name}=VALUE"
     if not name:  # a check across sections speaks for itself
         return str(mistake["msg"]).removeprefix("Value error, ")
     message = mistake["msg"][0].lower() + mistake["msg"][1:]
@@ -215,18 +307,12 @@ def _describe(mistake: Mapping[str, Any]) -> str:  # Any: pydantic's error detai
 
 
 def _nearest(name: str) -> str | None:
-    names = list(_names(TrainConfig))
+    names = [setting.name for setting in settings()]
+    names += sorted({known.partition(".")[0] for known in names if "." in known})
     close = difflib.get_close_matches(name, names, n=1)
     last = name.rpartition(".")[2]
     same_last = [known for known in names if known.rpartition(".")[2] == last]
     return next(iter([*same_last, *close]), None)
-
-
-def _names(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, info in section.model_fields.items():
-        yield prefix + name
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            yield from _names(info.annotation, f"{prefix}{name}.")
 
 
 def _at_least(name: str, configured: int | None, dataset: int | None) -> int:

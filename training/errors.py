@@ -9,3 +9,11 @@ class NonFiniteError(DataplaneError):
 
 class CheckpointError(DataplaneError):
     """A checkpoint cannot be written, or is not what was written."""
+
+
+class HangError(DataplaneError):
+    """A rank made no progress for as long as `timeout_seconds` allows."""
+
+
+class OtherRankError(DataplaneError):
+    """Another rank has failed, and this one cannot go on without it; that rank's own message says why."""

@@ -1,12 +1,9 @@
-"""Several ranks on this machine: torchrun as a child process, which ends when its parent does."""
+"""Several ranks on this machine, as a child process that ends when its parent does."""
 
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 
 from training.signals import die_with_parent
@@ -14,21 +11,23 @@ from training.signals import die_with_parent
 INTERRUPTED = 130  # a shell's status for a command ended by Ctrl-C
 
 
-def launch(arguments: Sequence[str], num_ranks: int) -> int:
+def launch(arguments: Sequence[str], num_ranks: int, *, max_restarts: int = 0) -> int:
     """Run `python -m training` with `arguments` on `num_ranks` ranks; its exit status.
 
-    SIGTERM and SIGINT are passed on to the ranks, which finish their step and write a checkpoint:
-    the status is then 0 after SIGTERM and 130 after SIGINT. Call it from the main thread.
+    A failure is told once, on stderr: that of the rank that failed first. Up to `max_restarts` times
+    all ranks start again, from the newest checkpoint. SIGTERM and SIGINT are passed on to the ranks,
+    which finish their step and write a checkpoint: the status is then 0 after SIGTERM and 130 after
+    SIGINT. Call it from the main thread.
 
     Raises:
         ValueError: `num_ranks` is below one.
     """
     received: list[int] = []
-    process = start_ranks(arguments, num_ranks)
+    process = start_ranks(arguments, num_ranks, max_restarts=max_restarts)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        _stop_ranks(process.pid)
+        process.send_signal(signal.SIGTERM)
 
     former = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -39,7 +38,7 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
     return INTERRUPTED if status == 0 and signal.SIGINT in received else status
 
 
-def start_ranks(arguments: Sequence[str], num_ranks: int) -> subprocess.Popen[bytes]:
+def start_ranks(arguments: Sequence[str], num_ranks: int, *, max_restarts: int = 0) -> subprocess.Popen[bytes]:
     """Start `python -m training` with `arguments` on `num_ranks` ranks, which end when this process does.
 
     Raises:
@@ -47,22 +46,11 @@ def start_ranks(arguments: Sequence[str], num_ranks: int) -> subprocess.Popen[by
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks must be at least 1, got {num_ranks}")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+    agent = ["-m", "training.agent", f"--ranks={num_ranks}", f"--max-restarts={max_restarts}", "--"]
     return subprocess.Popen(
-        # torchrun warns unless OMP_NUM_THREADS is set; each rank sets its own number of threads anyway. The safe path
-        # keeps a training.py of the user's folder from taking our place.
-        ["env", "OMP_NUM_THREADS=1", "PYTHONSAFEPATH=1", sys.executable, *torchrun, "-m", "training", *arguments],
+        # Each rank sets its own number of threads; those of a library that nobody asked would fight for the cores. The
+        # safe path keeps a training.py of the user's folder from taking our place.
+        ["env", "OMP_NUM_THREADS=1", "PYTHONSAFEPATH=1", sys.executable, *agent, *arguments],
         start_new_session=True,  # Ctrl-C reaches the ranks from here, and once
         preexec_fn=die_with_parent,
     )
-
-
-def _stop_ranks(torchrun: int) -> None:
-    """Ask torchrun's children to stop: asked itself, it calls their clean exit a failure."""
-    try:
-        children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
-    except OSError:  # not Linux: torchrun tells them, and its status is then 1
-        children = []
-    for process in [int(child) for child in children] or [torchrun]:
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGTERM)

@@ -32,6 +32,17 @@ from training.signals import StopRequest
 T = TypeVar("T")
 
 
+class Beat(Protocol):
+    """Notes progress, and what comes next; see `training.watchdog`."""
+
+    def __call__(self, doing: str, *, needs_others: bool = False) -> None: ...
+
+
+def no_beat(doing: str, *, needs_others: bool = False) -> None:
+    """For a trainer that nobody watches."""
+
+
+
 class Loader(Protocol):
     """What the trainer needs of a loader; `dataplane.StreamingLoader` is one."""
 
@@ -70,6 +81,9 @@ class Progress:
     loss: float = math.nan
     """Of the last update."""
 
+    num_left: int = 0
+    """Batches of all ranks that came to no update, because the data of another rank had ended before."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Outcome:
@@ -98,6 +112,7 @@ class Trainer:
         device: torch.device,
         account: StepAccount,
         log: StepLog | None = None,
+        beat: Beat = no_beat,
     ) -> None:
         """`model` is on `device`, and wrapped by `group` where there are several ranks."""
         self.progress = Progress()
@@ -110,6 +125,7 @@ class Trainer:
         self._device = device
         self._account = account
         self.log = log
+        self._beat = beat
         self._rehearsed = group.world_size == 1  # nothing to lay out
         self._scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision.loss_scaling)
 
@@ -123,7 +139,8 @@ class Trainer:
     ) -> bool:
         """Train until `num_steps` updates are made or the data ends; false if `stop` came first.
 
-        A signal noted by any rank stops all ranks after the same update. A checkpoint is written
+        A signal noted by any rank stops all ranks after the same update. When the data of one rank ends, it ends for
+        all; batches that the others have left are counted in `progress.num_left`. A checkpoint is written
         every `every_steps` updates and at the end, whichever end it is.
 
         Raises:
@@ -132,10 +149,19 @@ class Trainer:
         saved, stopped = self.progress.step, False
         if self.progress.step >= num_steps:
             return True
+        if self._group.ranks_where(stop.signal is not None):
+            return False  # asked to stop while starting; there is nothing new to save
+        self._beat("waiting for the first batch")
+        left = 0
         for micro_batches in self._account.steps(grouped(self._loader, self._recipe.accumulation)):
+            self._beat(f"making update {self.progress.step + 1}", needs_others=self._group.world_size > 1)
+            num_targets = self._count_targets(micro_batches)
+            if num_targets is None:
+                left = len(micro_batches)
+                break
             if not self._rehearsed:
                 self._rehearse(micro_batches[0])
-            outcome = self._update(micro_batches, stop=stop)
+            outcome = self._update(micro_batches, num_targets, stop=stop)
             self._report(outcome, position=micro_batches[-1].position)
             stopped, finished = outcome.stop, self.progress.step >= num_steps
             due = self.progress.step % every_steps == 0 or stopped or finished
@@ -144,11 +170,14 @@ class Trainer:
                     self.save(checkpoints)
                 saved = self.progress.step
             if stopped or finished:
-                break
+                return not stopped
+            self._beat(f"waiting for the batch of update {self.progress.step + 1}")
         else:
-            if checkpoints is not None and self.progress.step > saved:
-                self.save(checkpoints)
-        return not stopped
+            self._count_targets(None)
+        self.progress.num_left = int(self._group.sum([left]).item())
+        if checkpoints is not None and self.progress.step > saved:
+            self.save(checkpoints)
+        return True
 
     def save(self, checkpoints: Checkpoints) -> None:
         """Write a checkpoint of everything that the next update depends on."""
@@ -195,14 +224,19 @@ class Trainer:
         if own is not None:
             restore_generators(own["generators"], self._device)
 
-    def _update(self, batches: Sequence[Columns], *, stop: StopRequest) -> _Outcome:
+    def _count_targets(self, batches: Sequence[Columns] | None) -> Tensor | None:
+        """The targets that all ranks count together, on the device; None if the data of any rank has ended."""
+        own = 0 if batches is None else sum(self._objective.count(batch) for batch in batches)
+        num_targets, num_ended = self._group.sum([own, float(batches is None)])
+        return None if num_ended.item() else num_targets
+
+    def _update(self, batches: Sequence[Columns], num_targets: Tensor, *, stop: StopRequest) -> _Outcome:
         """Make or skip one update from the micro-batches of this rank."""
-        num_targets = self._group.sum([sum(self._objective.count(batch) for batch in batches)])
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = self._recipe.schedule.lr(self.progress.step)
         with self._account.phase("transfer"):
             moved = [self._move(batch) for batch in batches]
-        losses = self._losses(moved, num_targets=num_targets[0].clamp(min=1))
+        losses = self._losses(moved, num_targets=num_targets.clamp(min=1))
         with self._account.phase("optimizer"):
             grad_norm = self._clip()
             outcome = self._agree(losses, num_targets, grad_norm, stop=stop)
@@ -237,7 +271,7 @@ class Trainer:
 
     def _agree(self, losses: Tensor, num_targets: Tensor, grad_norm: Tensor, *, stop: StopRequest) -> _Outcome:
         """Tell the other ranks this one's losses and troubles; only here the host waits."""
-        own_loss, norm, tokens = torch.stack([losses, grad_norm.double(), num_targets[0]]).tolist()
+        own_loss, norm, tokens = torch.stack([losses, grad_norm.double(), num_targets]).tolist()
         finite = math.isfinite(own_loss)
         flags = [0.0] * self._group.world_size
         flags[self._group.rank] = float(not finite)

@@ -18,17 +18,18 @@ from dataplane import StreamingLoader, Topology
 from dataplane.errors import DatasetNotFoundError, StateMismatchError
 from dataplane.profile import Clock, HostClock, StepAccount
 from training.checkpoint import Checkpoints, LocalFolder
-from training.config import TrainConfig
+from training.config import TrainConfig, describe_config, public_values
 from training.generators import seed_generators
 from training.group import Group, process_group
 from training.log import StepLog, forget_after
 from training.loop import Loader, Recipe, Trainer
-from training.model import GPT
+from training.model import GPT, GPTConfig
 from training.objective import NextToken
 from training.optimizer import build_optimizer
-from training.precision import decide_precision
+from training.precision import bf16_in_hardware, decide_precision
 from training.schedule import WarmupCosine
 from training.signals import StopRequest
+from training.watchdog import Watchdog
 
 
 class _Counters(Protocol):
@@ -89,10 +90,31 @@ class Summary:
 
 def open_streaming_loader(config: TrainConfig, topology: Topology, columns: list[str]) -> DatasetLoader:
     """The dataset's loader over endless epochs; settings left out keep the loader's defaults."""
-    settings = config.data.model_dump(exclude_none=True)
-    url = settings.pop("url")
-    settings["pin_memory"] = config.device != "cpu" and torch.cuda.is_available()
-    return StreamingLoader(url, **settings, topology=topology, columns=columns, endless=True)
+    pin_memory = config.device != "cpu" and torch.cuda.is_available()
+    return StreamingLoader(
+        config.data.url,
+        **config.data.loader_options(),
+        pin_memory=pin_memory,
+        topology=topology,
+        columns=columns,
+        endless=True,
+    )
+
+
+def _ignore(error: BaseException) -> None:
+    """Tells nobody: the caller of `run` gets the error itself."""
+
+
+def check(config: TrainConfig, *, num_ranks: int, open_loader: OpenLoader = open_streaming_loader) -> None:
+    """Make sure that a run on `num_ranks` ranks of this machine can begin, before any rank is started.
+
+    Raises:
+        ValueError, DataplaneError: what `run` would raise on every rank.
+    """
+    device = decide_device(config.device, num_ranks - 1)
+    build_recipe(config, device)
+    with open_loader(config, Topology(rank=0, world_size=num_ranks), _objective(config).columns) as loader:
+        _gpt_config(config, loader)
 
 
 def run(
@@ -104,11 +126,15 @@ def run(
     rendezvous: str | None = None,
     open_loader: OpenLoader = open_streaming_loader,
     console: Console | None = None,
+    stop: StopRequest | None = None,
+    on_failure: Callable[[BaseException], None] = _ignore,
 ) -> Summary:
     """Train as one rank of `topology`, resuming from the newest checkpoint; returns when done.
 
     SIGTERM and SIGINT end the run after the step in hand, with a checkpoint; the summary names the
-    signal. `rendezvous` (a URL like `tcp://host:port`) is needed for several ranks.
+    signal. `rendezvous` (a URL like `tcp://host:port`) is needed for several ranks. An error is handed
+    to `on_failure` before the other ranks can notice it. A rank that makes no progress for
+    `config.timeout_seconds` ends its process, with status 1 and the stacks of its threads on stderr.
 
     Raises:
         ValueError: settings that do not fit the machine, the dataset or the folder.
@@ -121,11 +147,16 @@ def run(
     account = StepAccount(clock=_clock(device), rank=topology.rank)
     started = time.monotonic()
     with ExitStack() as stack:
-        stop = stack.enter_context(StopRequest())
+        if stop is None:
+            stop = stack.enter_context(StopRequest())
         group = stack.enter_context(
             process_group(topology, device, rendezvous=rendezvous, timeout_seconds=config.timeout_seconds)
         )
-        objective = NextToken(mask_documents=config.model.mask_documents)
+        stack.push(_telling(on_failure))
+        watchdog = stack.enter_context(Watchdog(config.timeout_seconds, rank=topology.rank, report=on_failure))
+        recipe = build_recipe(config, device)
+        torch.set_float32_matmul_precision("high" if recipe.precision.tf32 else "highest")
+        objective = _objective(config)
         loader = stack.enter_context(open_loader(config, topology, objective.columns))
         model = build_model(config, loader).to(device)
         seed_generators(config.seed, rank=topology.rank)
@@ -136,10 +167,11 @@ def run(
             optimizer=build_optimizer(model, config.optimizer),
             objective=objective,
             loader=loader,
-            recipe=build_recipe(config, device),
+            recipe=recipe,
             group=group,
             device=device,
             account=account,
+            beat=watchdog.beat,
         )
         if resumed_from is not None:
             _resume(trainer, checkpoints, resumed_from, config)
@@ -147,7 +179,9 @@ def run(
         if topology.rank == 0:
             _prepare_folder(config, resumed_from)
             trainer.log = log = stack.enter_context(_open_log(config, console))
-            log.say(_headline(config, model, topology, device, resumed_from))
+            for line in describe_config(config):
+                log.say(line)
+            log.say(_headline(recipe.precision.name, model, topology, device, resumed_from))
         try:
             finished = trainer.train(
                 num_steps=config.optimizer.num_steps,
@@ -220,13 +254,31 @@ def build_model(config: TrainConfig, loader: DatasetLoader) -> GPT:
     Raises:
         ValueError: neither the configuration nor the dataset gives a size, or they do not fit.
     """
+    gpt = _gpt_config(config, loader)
+    torch.manual_seed(config.seed)
+    return GPT(gpt)
+
+
+def _gpt_config(config: TrainConfig, loader: DatasetLoader) -> GPTConfig:
     vocab_size = loader.metadata.get("vocab_size")
-    gpt = config.model.gpt(
+    return config.model.gpt(
         vocab_size=None if vocab_size is None else int(vocab_size),
         context=row_width(loader.schema),
     )
-    torch.manual_seed(config.seed)
-    return GPT(gpt)
+
+
+def _objective(config: TrainConfig) -> NextToken:
+    return NextToken(mask_documents=config.model.mask_documents)
+
+
+def _telling(tell: Callable[[BaseException], None]) -> Callable[..., None]:
+    """An exit callback that tells of an error on its way out."""
+
+    def exit_callback(kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception):
+            tell(error)
+
+    return exit_callback
 
 
 def row_width(schema: pa.Schema) -> int | None:
@@ -272,7 +324,7 @@ def build_recipe(config: TrainConfig, device: torch.device) -> Recipe:
         precision=decide_precision(
             config.precision,
             device_type=device.type,
-            bf16_supported=device.type == "cpu" or torch.cuda.is_bf16_supported(),
+            bf16_in_hardware=bf16_in_hardware(device),
         ),
     )
 
@@ -294,17 +346,10 @@ def _open_checkpoints(config: TrainConfig, group: Group) -> Checkpoints:
 def _prepare_folder(config: TrainConfig, resumed_from: int | None) -> None:
     """Write the configuration down, and drop what the steps to come will say again."""
     config.folder.mkdir(parents=True, exist_ok=True)
-    _write_json(config.folder / "config.json", _without_secrets(config))
+    _write_json(config.folder / "config.json", public_values(config))
     forget_after(config.folder / "metrics.jsonl", resumed_from or 0)
     for stale in config.folder.glob("account-rank*.json"):
         stale.unlink()
-
-
-def _without_secrets(config: TrainConfig) -> dict[str, Any]:  # Any: nested JSON values
-    """The configuration; of the storage options, which may be credentials, only the names."""
-    values = config.model_dump(mode="json")
-    values["data"]["storage_options"] = dict.fromkeys(config.data.storage_options or {}, "not recorded")
-    return values
 
 
 def _open_log(config: TrainConfig, console: Console) -> StepLog:
@@ -316,18 +361,12 @@ def _open_log(config: TrainConfig, console: Console) -> StepLog:
     )
 
 
-def _headline(
-    config: TrainConfig,
-    model: GPT,
-    topology: Topology,
-    device: torch.device,
-    resumed_from: int | None,
-) -> str:
+def _headline(precision: str, model: GPT, topology: Topology, device: torch.device, resumed_from: int | None) -> str:
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     start = "from the start" if resumed_from is None else f"from the checkpoint of step {resumed_from}"
     return (
-        f"training {millions:.1f} M parameters in {config.precision} on {topology.world_size} x "
-        f"{device.type} {start}; settings are in {config.folder / 'config.json'}"
+        f"training {millions:.1f} M parameters in {precision} on {topology.world_size} x {device.type} (torch "
+        f"{torch.__version__}) {start}"
     )
 
 

@@ -79,8 +79,9 @@ class PartTime:
 class Account:
     """One rank's time, by part. The totals of the parts add up to the total of `wall` exactly.
 
-    On several ranks a step ends together: another rank's wait for data shows up here as time in
-    backward. `JobAccount` therefore names the rank that waited most.
+    On several ranks a step begins together: while another rank waits for its data, this one waits for
+    it in the first exchange of the step, which lands in `other`. `JobAccount` therefore names the
+    rank that waited most.
     """
 
     rank: int

@@ -222,6 +222,30 @@ def test_help_lists_every_command(capsys):
     assert all(f"  {name}" in out for name in COMMANDS)
 
 
+def test_train_without_a_dataset_says_what_to_give(capsys):
+    status, out, err = run(capsys, "train", "--ranks", 2)
+
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "which dataset? give its folder, `dataplane train URL`" in err
+
+
+def test_train_lists_every_setting(capsys):
+    from training import settings
+
+    status, out, _ = run(capsys, "train", "--settings")
+
+    assert status == 0
+    assert all(setting.name in out for setting in settings())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_on_a_dataset_without_tokens_is_one_line(ranks, dataset, tmp_path, capsys):
+    status, out, err = run(capsys, "train", dataset, "--ranks", ranks, "--set", f"folder={tmp_path}/run")
+
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "has the columns text, n, list and no column 'tokens'" in err
+
+
 @pytest.mark.parametrize("command", ["preprocess", "inspect", "verify"])
 def test_commands_that_need_no_torch_do_not_import_it(command):
     program = f"import sys, dataplane.cli.{command}; sys.exit('torch' in sys.modules)"

@@ -64,9 +64,9 @@ def rows(numbers):
     return {"tokens": torch.tensor(tokens, dtype=torch.int32), "length": torch.tensor(lengths, dtype=torch.int32)}
 
 
-def small_config(folder: Path, *overrides: str) -> TrainConfig:
-    """A run of six updates of a model with some thousand parameters."""
-    settings = [
+def small_settings(folder: Path, *overrides: str) -> list[str]:
+    """A run of six updates of a model with some thousand parameters, as on a command line."""
+    return [
         "data.url=memory://fake",
         "model.num_layers=1",
         "model.num_heads=2",
@@ -79,8 +79,13 @@ def small_config(folder: Path, *overrides: str) -> TrainConfig:
         "precision=fp32",
         "timeout_seconds=40",
         f"folder={folder}",
+        *overrides,
     ]
-    return load_config(None, [*settings, *overrides])
+
+
+def small_config(folder: Path, *overrides: str) -> TrainConfig:
+    """The same as a configuration."""
+    return load_config(None, small_settings(folder, *overrides))
 
 
 def open_fake(**settings):

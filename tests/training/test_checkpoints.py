@@ -8,7 +8,7 @@ import torch
 from toy import CPU, on_ranks
 
 from dataplane import Topology
-from training import CheckpointError, Checkpoints, LocalFolder
+from training import CheckpointError, Checkpoints, LocalFolder, OtherRankError
 from training.group import Group
 
 SINGLE = Group(Topology(), CPU)
@@ -112,6 +112,6 @@ def test_when_one_rank_cannot_save_no_rank_goes_on(tmp_path):
 def save_with_a_full_disk_on_rank_1(group, folder):
     save(LocalFolder(folder), 1, group=group)
     store = FullFolder(folder) if group.rank == 1 else LocalFolder(folder)
-    with pytest.raises((CheckpointError, OSError)) as caught:
+    with pytest.raises((OtherRankError, OSError)) as caught:
         save(store, 2, group=group)
     return str(caught.value)

@@ -13,23 +13,30 @@ from training.runs import decide_device, row_width, threads_per_rank
 
 
 @pytest.mark.parametrize(
-    ("name", "device_type", "dtype", "loss_scaling"),
+    ("name", "device_type", "bf16_in_hardware", "decided"),
     [
-        ("fp32", "cpu", torch.float32, False),
-        ("bf16", "cpu", torch.bfloat16, False),
-        ("bf16", "cuda", torch.bfloat16, False),
-        ("fp16", "cuda", torch.float16, True),
+        ("fp32", "cpu", True, Precision(dtype=torch.float32, loss_scaling=False)),
+        ("tf32", "cuda", False, Precision(dtype=torch.float32, loss_scaling=False, tf32=True)),
+        ("bf16", "cpu", False, Precision(dtype=torch.bfloat16, loss_scaling=False)),
+        ("bf16", "cuda", True, Precision(dtype=torch.bfloat16, loss_scaling=False)),
+        ("fp16", "cuda", False, Precision(dtype=torch.float16, loss_scaling=True)),
+        ("fp16", "cpu", False, Precision(dtype=torch.float16, loss_scaling=True)),
+        ("auto", "cpu", True, Precision(dtype=torch.bfloat16, loss_scaling=False)),
+        ("auto", "cuda", False, Precision(dtype=torch.float32, loss_scaling=False)),
     ],
 )
-def test_only_fp16_scales_the_loss(name, device_type, dtype, loss_scaling):
-    assert decide_precision(name, device_type=device_type) == Precision(dtype=dtype, loss_scaling=loss_scaling)
+def test_the_precision_follows_from_the_setting_and_the_hardware(name, device_type, bf16_in_hardware, decided):
+    precision = decide_precision(name, device_type=device_type, bf16_in_hardware=bf16_in_hardware)
+
+    assert precision == decided
+    assert precision.name == (("fp32", "bf16")[bf16_in_hardware] if name == "auto" else name)
 
 
 def test_a_device_that_cannot_is_refused():
-    with pytest.raises(ValueError, match="'fp16' needs a CUDA device; use 'bf16' or 'fp32' on a CPU"):
-        decide_precision("fp16", device_type="cpu")
+    with pytest.raises(ValueError, match="'tf32' needs a CUDA device, this one is cpu"):
+        decide_precision("tf32", device_type="cpu", bf16_in_hardware=True)
     with pytest.raises(ValueError, match="this cuda device has no bf16"):
-        decide_precision("bf16", device_type="cuda", bf16_supported=False)
+        decide_precision("bf16", device_type="cuda", bf16_in_hardware=False)
 
 
 @pytest.mark.parametrize("warmup_steps", [0, 1, 10])

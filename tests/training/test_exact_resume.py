@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import fake_loader
 import pytest
@@ -14,7 +13,6 @@ from fake_loader import FakeLoader, losses, open_fake, small_config
 from toy import CPU, on_ranks
 
 from dataplane import Topology
-from dataplane.errors import CorruptBlockError
 from dataplane.profile import StepAccount
 from training import GPT, Checkpoints, LocalFolder, Trainer, run
 from training.objective import NextToken
@@ -88,13 +86,12 @@ def test_a_folder_with_checkpoints_is_refused_when_they_are_not_to_be_resumed(tm
 class Run:
     """A run in a process of its own, which asks before it takes each batch."""
 
-    def __init__(self, folder, *, rank=0, world_size=1, fail_at=None):
+    def __init__(self, folder):
         multiprocessing.set_forkserver_preload(PRELOAD)
         context = multiprocessing.get_context("forkserver")
         self.connection, other_end = context.Pipe()
-        self.output = folder / f"output-{rank}.txt"
-        topology = Topology(rank=rank, world_size=world_size)
-        self.process = context.Process(target=controlled, args=(other_end, self.output, folder, topology, fail_at))
+        self.output = folder / "output.txt"
+        self.process = context.Process(target=controlled, args=(other_end, self.output, folder))
         self.process.start()
         other_end.close()
 
@@ -113,24 +110,17 @@ class Run:
         return self.process.exitcode, self.output.read_text()
 
 
-def controlled(connection, output, folder, topology, fail_at):
+def controlled(connection, output, folder):
     """Train as one rank, asking through the connection; everything that is said goes to a file."""
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
 
     def ask(consumed):
-        if consumed == fail_at:
-            raise CorruptBlockError(f"block of sample {consumed} does not decode")
         connection.send(consumed)
         connection.recv()
 
-    run(
-        small_config(folder),
-        topology,
-        rendezvous=f"file://{folder}/rendezvous" if topology.world_size > 1 else None,
-        open_loader=open_fake(on_batch=ask),
-    )
+    run(small_config(folder), open_loader=open_fake(on_batch=ask))
 
 
 def test_killing_the_process_three_times_changes_nothing(tmp_path, uninterrupted):
@@ -194,14 +184,3 @@ def steps_2_to_4_twice(group, folder):
     trainer.resume(checkpoints, 2)
     trainer.train(num_steps=4, stop=StopRequest())
     return model.embedding.weight.tolist(), again.embedding.weight.tolist()
-
-
-def test_when_one_rank_fails_both_end_and_its_message_is_seen(tmp_path):
-    ranks = [Run(tmp_path, world_size=2, rank=rank, fail_at=8 if rank else None) for rank in (0, 1)]
-    with ThreadPoolExecutor() as pool:
-        (status, _), (failed_status, said) = pool.map(Run.finish, ranks)
-
-    assert status != 0
-    assert failed_status != 0
-    assert "block of sample 8 does not decode" in said
-    assert json.loads((tmp_path / "account-rank1.json").read_text())["num_steps"] == 2
