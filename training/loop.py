@@ -42,7 +42,6 @@ def no_beat(doing: str, *, needs_others: bool = False) -> None:
     """For a trainer that nobody watches."""
 
 
-
 class Loader(Protocol):
     """What the trainer needs of a loader; `dataplane.StreamingLoader` is one."""
 

@@ -69,8 +69,8 @@ class Watchdog:
             self._dump()
             self._report(
                 HangError(
-                    f"rank {self._rank} made no progress for timeout_seconds={self._timeout_seconds:g} while "
-                    f"{self._doing}; the stacks of its threads are on stderr; if it is normal here, raise timeout_seconds"
+                    f"rank {self._rank} made no progress for timeout_seconds={self._timeout_seconds:g} "
+                    f"while {self._doing}; the stacks of its threads are on stderr; raise timeout_seconds if it is normal here"
                 )
             )
             sys.stderr.flush()

@@ -17,9 +17,7 @@ SET = typer.Option(
     [], "--set", metavar="NAME=VALUE", help="One setting, such as optimizer.lr=3e-4; may be given again."
 )
 RANKS = typer.Option(1, min=1, help="Processes on this machine, one per accelerator.")
-MAX_RESTARTS = typer.Option(
-    0, min=0, help="Times to start all ranks again, from the last checkpoint, when one fails."
-)
+MAX_RESTARTS = typer.Option(0, min=0, help="Times to start all ranks again, from the last checkpoint, when one fails.")
 
 
 @app.command()

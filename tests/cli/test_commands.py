@@ -243,7 +243,7 @@ def test_training_on_a_dataset_without_tokens_is_one_line(ranks, dataset, tmp_pa
     status, out, err = run(capsys, "train", dataset, "--ranks", ranks, "--set", f"folder={tmp_path}/run")
 
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert "has the columns text, n, list and no column 'tokens'" in err
+    assert "no column 'tokens', 'length' in the dataset; it has text, n, list" in err
 
 
 @pytest.mark.parametrize("command", ["preprocess", "inspect", "verify"])

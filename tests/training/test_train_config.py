@@ -84,7 +84,10 @@ def test_an_unknown_name_is_refused_with_the_nearest(name, nearest):
     ("override", "message"),
     [
         ("optimizer.lr=-1", r"setting optimizer.lr=-1 is not allowed: input should be greater than 0"),
-        ("precision=fp8", r"setting precision='fp8' is not allowed: input should be 'auto', 'fp32', 'tf32', 'bf16' or 'fp16'"),
+        (
+            "precision=fp8",
+            r"setting precision='fp8' is not allowed: input should be 'auto', 'fp32', 'tf32', 'bf16' or 'fp16'",
+        ),
         ("optimizer.num_steps=5", r"optimizer.warmup_steps=20 exceeds optimizer.num_steps=5"),
         ("optimizer.lr", r"an override reads name=value, got 'optimizer.lr'"),
         ("precision.x=1", r"precision.x is not a setting|setting precision="),
