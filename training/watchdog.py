@@ -70,7 +70,7 @@ class Watchdog:
             self._report(
                 HangError(
                     f"rank {self._rank} made no progress for timeout_seconds={self._timeout_seconds:g} "
-                    f"while {self._doing}; the stacks of its threads are on stderr; raise timeout_seconds if it is normal here"
+                    f"while {self._doing}; the stacks of its threads are on stderr"
                 )
             )
             sys.stderr.flush()
