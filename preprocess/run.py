@@ -1,29 +1,70 @@
-"""The whole way from sources to a committed version."""
+"""The whole way from sources to committed versions: decide the tasks, have them done, commit what they made."""
 
+import logging
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dataplane.catalog import (
     Dataset,
     DatasetVersion,
-    DatasetWriter,
+    Origin,
+    Shard,
+    commit_shards,
     open_dataset,
+    parent_for,
     refuse_existing,
 )
-from dataplane.errors import InputError
+from dataplane.errors import DatasetExistsError, DatasetNotFoundError, InputError, VersionConflictError
 from dataplane.metrics import Metrics
-from dataplane.storage import open_store
-from preprocess.corpus import Corpus, Job
-from preprocess.progress import Display, Show, silent
+from dataplane.storage import Store, digest_of
+from preprocess.engines import Engine, Inline, Outcome, Processes, Step
+from preprocess.identity import check_alike, extended_schema, packed_metadata
+from preprocess.input_records import InputRecord, new_inputs, read_records, write_records
+from preprocess.packing import packed_schema
+from preprocess.progress import Show, silent
 from preprocess.recipe import Recipe
-from preprocess.report import Report
-from preprocess.rows import RowsJob
+from preprocess.report import OutputReport, Report, dropped_of
 from preprocess.sources import Inputs, find_inputs
-from preprocess.tokenizer import load_vocabulary
-from preprocess.tokens import TokensJob
+from preprocess.steps import (
+    GatherStep,
+    Job,
+    KeysStep,
+    ScatterStep,
+    SurveyStep,
+    WriteStep,
+    buckets_of,
+    decide,
+    merged_survey,
+)
+from preprocess.steps.rows import Rows, global_filters
+from preprocess.steps.scatter import log2_buckets_for
+from preprocess.steps.sinks import check_text, vocabulary_of
+from preprocess.steps.write import reads_texts_only
+from preprocess.tasks import Task, cut_tasks
+from preprocess.tokenizer import Vocabulary
+from preprocess.tracker import Tracker
+from preprocess.work import FOLDER, Work
 
-_DROPPED = "dropped_"
+_log = logging.getLogger(__name__)
+
+Unfinished = Callable[[Report], None]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What has to be done, before anything is."""
+
+    job: Job
+    inputs: Inputs
+    unchanged: int
+    tasks: Sequence[Task]
+    """None yet until it is clear that there is something to do."""
+    bases: Mapping[str, Dataset | None]
+    """The version that each output is to be put after."""
+    vocabulary: Vocabulary | None
 
 
 def preprocess(
@@ -32,112 +73,358 @@ def preprocess(
     recipe: Recipe = Recipe(),  # noqa: B008  # frozen
     *,
     append: bool = False,
+    resume: bool = True,
+    engine: Engine | None = None,
     storage_options: Mapping[str, Any] | None = None,  # Any: as the stores' own options
     show: Show = silent,
+    unfinished: Unfinished | None = None,
 ) -> Report:
     """Writes all records of the sources, in order, and commits them as the next version.
 
-    Equal inputs and recipes make byte-identical datasets. Nothing is visible until the version is
-    committed; an error or an interruption leaves the dataset as it was. `append` adds the rows after
-    those of the newest version.
+    Equal inputs and recipes make byte-identical datasets, whatever the engine. Nothing is visible until the version is
+    committed; an error or an interruption leaves the dataset as it was, and the same call again goes on from the tasks
+    that were finished. With `append`, inputs that the dataset has already are left out, and the others' rows come
+    after those of the newest version. `resume=False` refuses a destination with unfinished work instead of going on.
+    `engine` None takes worker processes, one for each core, or this process where there is little to do. `unfinished`
+    is called with the report of what is done when the run ends by an error or an interruption.
 
     Raises:
-        InputError: a source is missing or is not what it claims to be, or all of them have no rows.
-        DatasetExistsError: there is a version already and `append` was not asked for.
+        InputError: a source is missing or is not what it claims to be, an input changed since it was appended, or all
+            of them have no rows.
+        DatasetExistsError: there is a version of other inputs or another recipe, and `append` was not asked for.
         DatasetNotFoundError: `append` was asked for and there is no version.
+        VersionConflictError: another writer committed meanwhile, and these rows cannot come after its.
+        WorkerDiedError: a worker process was killed.
         ValueError: the recipe does not go with the inputs, or with the dataset to append to.
         StoreError: a store cannot be reached, or refuses.
     """
     start = time.perf_counter()
-    store = open_store(destination, storage_options)
-    base = open_dataset(destination, storage_options=storage_options) if append else None
-    if base is None:
-        refuse_existing(store)
-    inputs = find_inputs(sources, format=recipe.reading.format, storage_options=storage_options)
-    meter = _Meter()
-    job = _job_for(recipe, Corpus(inputs, recipe.reading, meter), base, storage_options)
-    with show("preprocess", inputs.num_bytes * job.num_passes) as display:
-        meter.display = display
-        meter.writer = writer = DatasetWriter(store, job.schema(), recipe.encoding)
-        for block in job.blocks():
-            writer.write(block)
-            meter.add(rows=block.num_rows, raw_bytes=block.nbytes)
-        if not meter.snapshot().get("rows"):
-            raise InputError(f"nothing to write: {_described(inputs)} without a row in them")
-    version = writer.commit(metadata=job.metadata(), parent=base.version if base else None)
-    seconds = time.perf_counter() - start
-    return _report(destination, inputs, meter.snapshot(), version, base, seconds)
+    plan = _planned(sources, destination, recipe, append=append, storage_options=storage_options)
+    if not append and (finished := _finished(plan, resume=resume)) is not None:
+        return finished
+    if append and not plan.inputs.files:
+        return _nothing_new(plan)
+    _look_at_other_work(plan.job.work(), resume=resume)
+    plan = replace(plan, tasks=cut_tasks(plan.inputs, plan.job.readers(Metrics())))
+    with show("preprocess", plan.inputs.num_bytes * _num_passes(plan.job)) as display:
+        run = _Run(plan, engine or engine_for(len(plan.tasks)), Tracker(display))
+        try:
+            versions = run.versions()
+        except BaseException:
+            if unfinished is not None:
+                unfinished(run.report({}, time.perf_counter() - start))
+            raise
+    plan.job.work().clear()
+    return run.report(versions, time.perf_counter() - start)
 
 
-class _Meter(Metrics):
-    """Counts, and shows the counts as they grow."""
+def engine_for(num_tasks: int, *, workers: int | None = None, threads: int | None = None) -> Engine:
+    """Processes of this machine, `workers` of them or one for each core, but no more than there are tasks.
 
-    display: Display | None = None
-    writer: DatasetWriter | None = None
-
-    def add(self, **amounts: float) -> None:
-        super().add(**amounts)
-        if self.display is not None:
-            self.display.update(int(self.snapshot().get("input_bytes", 0)), self._note)
-
-    def _note(self) -> str:
-        counts = self.snapshot()
-        if self.writer is None or not self.writer.num_bytes:
-            return "finding the columns" if self.writer is None else "no rows yet"
-        ratio = counts.get("raw_bytes", 0) / self.writer.num_bytes
-        return f"{int(counts.get('rows', 0)):,} rows, ratio {ratio:.2f}"
+    `threads` are the native threads of each; by default the cores are shared out. One worker is this process itself.
+    """
+    cores = len(os.sched_getaffinity(0))
+    count = min(cores if workers is None else workers, num_tasks)
+    if count <= 1 and threads is None:
+        return Inline()
+    return Processes(count, threads or max(1, cores // count))
 
 
-def _job_for(
-    recipe: Recipe,
-    corpus: Corpus,
-    base: Dataset | None,
-    storage_options: Mapping[str, Any] | None,  # Any: as the stores' own options
-) -> Job:
-    if recipe.packing is None:
-        return RowsJob(corpus, columns=recipe.columns, block_bytes=recipe.block_bytes, base=base)
-    return TokensJob(
-        corpus,
-        load_vocabulary(recipe.packing.tokenizer, storage_options),
-        recipe.packing,
-        text_column=recipe.reading.text_column,
-        block_bytes=recipe.block_bytes,
-        base=base,
-    )
+class _Run:
+    """One run: its steps, what their tasks made, and what is committed of it."""
+
+    def __init__(self, plan: _Plan, engine: Engine, tracker: Tracker) -> None:
+        self._plan = plan
+        self._job = plan.job
+        self._engine = engine
+        self._tracker = tracker
+        self._work = plan.job.work()
+
+    def versions(self) -> dict[str, DatasetVersion]:
+        """Does what is left to do, and commits it."""
+        plan = self._plan
+        if not reads_texts_only(self._job.recipe):
+            self._find_schema()
+        self._find_block_schema()
+        for number in range(len(global_filters(self._job))):
+            self._step(KeysStep(self._job, number), plan.tasks)
+            decide(self._job, number, plan.tasks)
+        written = self._written()
+        shards = {
+            output: [Shard.from_json(shard) for outcome in written for shard in outcome.result[output]]
+            for output in self._job.outputs
+        }
+        if not any(shards.values()):
+            self._work.clear()
+            raise InputError(f"nothing to write: {_described(plan.inputs)} without a row in them")
+        return {output: self._committed(output, shards[output]) for output in self._job.outputs}
+
+    def report(self, versions: Mapping[str, DatasetVersion], seconds: float) -> Report:
+        """What was done so far; complete once there are versions."""
+        return report_of(self._plan, self._tracker.counts(), versions, self._tracker, seconds)
+
+    def _find_schema(self) -> None:
+        outcomes = self._step(SurveyStep(self._job), self._plan.tasks)
+        self._job = replace(self._job, schema=merged_survey(self._job, outcomes).schema())
+
+    def _find_block_schema(self) -> None:
+        """Binds all operations once, so that a mistake in them is found before there is work."""
+        job, packing, vocabulary = self._job, self._job.recipe.packing, self._plan.vocabulary
+        rows = None if job.schema is None else Rows(job, Metrics()).schema
+        if rows is not None and job.recipe.split is not None:
+            job.recipe.split.check(rows)
+        if packing is None:
+            assert rows is not None
+            schema = rows
+        else:
+            assert vocabulary is not None
+            if rows is not None:
+                check_text(rows, job.recipe.reading.text_column)
+            schema = packed_schema(packing.sequence_length, vocabulary.dtype)
+        for base in self._plan.bases.values():
+            if base is not None:
+                schema = extended_schema(base, schema)
+        self._job = replace(job, block_schema=schema)
+
+    def _written(self) -> list[Outcome]:
+        """The outcomes of the tasks that write shards, in the order of the rows."""
+        plan = self._plan
+        if self._job.recipe.shuffle is None:
+            return self._step(WriteStep(self._job), plan.tasks, final=True)
+        log2_buckets = log2_buckets_for(plan.inputs.num_bytes)
+        scattered = self._step(ScatterStep(self._job, log2_buckets), plan.tasks, final=True)
+        return self._step(GatherStep(self._job), buckets_of(scattered, plan.inputs.num_bytes), final=True)
+
+    def _step(self, step: Step, tasks: Sequence[Any], *, final: bool = False) -> list[Outcome]:  # Any: the step's tasks
+        """The outcomes of all tasks, those of earlier runs too, in the order of the tasks.
+
+        What the tasks of `final` steps count is what the run has counted.
+        """
+        done = self._intact(self._work.outcomes(step.name))
+        self._tracker.begin(step.name, done, final=final)
+        missing = [task for task in tasks if task.number not in done]
+        for number, outcome in self._engine.run(step, missing, self._tracker.update):
+            self._tracker.finish(number, outcome)
+            done[number] = outcome
+        return [done[task.number] for task in tasks]
+
+    def _intact(self, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
+        """Without those whose shards are no longer there: a clean-up may have taken them."""
+        named = [output for output in self._job.outputs if any(output in each.result for each in outcomes.values())]
+        sizes = {output: self._job.store(output).scan("shards") for output in named}
+
+        def is_there(output: str, shard: Shard) -> bool:
+            stat = sizes[output].get(shard.path)
+            return stat is not None and stat.num_bytes == shard.num_bytes
+
+        return {
+            number: outcome
+            for number, outcome in outcomes.items()
+            if all(
+                is_there(output, Shard.from_json(shard)) for output in named for shard in outcome.result.get(output, ())
+            )
+        }
+
+    def _committed(self, output: str, shards: Sequence[Shard]) -> DatasetVersion:
+        store, base = self._job.store(output), self._plan.bases[output]
+        if (newest := _newest(self._job, output)) is not None and _is_of(newest, self._job.fingerprint):
+            return newest  # this very run did, and was killed before it could say so
+        try:
+            return self._commit(store, shards, base)
+        except VersionConflictError:
+            newest = _newest(self._job, output)
+            if newest is not None and _is_of(newest, self._job.fingerprint):
+                return newest  # somebody gave the same command at the same time
+            if base is None or self._job.recipe.packing is not None:
+                raise
+            return self._commit(store, shards, self._rebased(output))
+
+    def _rebased(self, output: str) -> Dataset:
+        """The newest version, after which these rows can still come: it has none of their inputs."""
+        newest = open_dataset(self._job.url(output), storage_options=self._job.storage_options)
+        new_inputs(self._plan.inputs, read_records(newest), newest, others=True)
+        assert self._job.block_schema is not None
+        parent_for(newest, self._job.block_schema)
+        return newest
+
+    def _commit(self, store: Store, shards: Sequence[Shard], base: Dataset | None) -> DatasetVersion:
+        job = self._job
+        assert job.block_schema is not None
+        before = base.version.origin if base else None
+        counts = {name: int(value) for name, value in self._tracker.counts().items()}
+        records = write_records(store, [InputRecord.of(file) for file in self._plan.inputs.files])
+        metadata = {}
+        if self._plan.vocabulary is not None:
+            metadata = packed_metadata(job.recipe, self._plan.vocabulary, counts, base)
+        return commit_shards(
+            store,
+            shards,
+            schema=job.block_schema,
+            block_format="arrow",
+            metadata=metadata,
+            parent=base.version if base else None,
+            origin=Origin(
+                run=job.fingerprint,
+                num_tasks=job.first_task + self._most_tasks(),
+                inputs=(*(before.inputs if before else ()), records),
+                counts=_lasting(counts),
+            ),
+        )
+
+    def _most_tasks(self) -> int:
+        return max(len(self._plan.tasks), 1 << log2_buckets_for(self._plan.inputs.num_bytes))
 
 
-def _report(
+def _planned(
+    sources: Sequence[str],
     destination: str,
-    inputs: Inputs,
-    counts: Mapping[str, float],
-    version: DatasetVersion,
-    base: Dataset | None,
-    seconds: float,
-) -> Report:
-    before = base.version if base else None
-    return Report(
+    recipe: Recipe,
+    *,
+    append: bool,
+    storage_options: Mapping[str, Any] | None,  # Any: as the stores' own options
+) -> _Plan:
+    job = Job(
+        recipe=recipe,
         destination=destination,
-        version=version.number,
-        input_files=len(inputs.files) + inputs.num_empty,
-        empty_files=inputs.num_empty,
-        hidden_files=inputs.num_hidden,
-        input_bytes=inputs.num_bytes,
-        documents=int(counts["documents"]),
-        dropped={
-            name.removeprefix(_DROPPED).replace("_", " "): int(count)
-            for name, count in sorted(counts.items())
-            if name.startswith(_DROPPED)
-        },
-        tokens=int(counts.get("tokens", 0)),
-        rows=version.num_rows - (before.num_rows if before else 0),
-        blocks=version.num_blocks - (before.num_blocks if before else 0),
-        shards=version.num_shards - (before.num_shards if before else 0),
-        raw_bytes=version.raw_bytes - (before.raw_bytes if before else 0),
-        compressed_bytes=version.num_bytes - (before.num_bytes if before else 0),
-        seconds=round(seconds, 3),
+        storage_options=storage_options,
+        fingerprint="",
+        known=None,
+        first_task=0,
     )
+    bases: dict[str, Dataset | None] = {output: _base(job, output, append=append) for output in job.outputs}
+    # Outputs are committed in order: what the last one has, all have.
+    base = bases[job.outputs[-1]]
+    inputs = find_inputs(sources, format=recipe.reading.format, storage_options=storage_options)
+    unchanged = 0
+    if base is not None:
+        found = len(inputs.files)
+        inputs = new_inputs(inputs, read_records(base), base)
+        unchanged = found - len(inputs.files)
+    vocabulary = vocabulary_of(job)
+    job = replace(
+        job,
+        fingerprint=_fingerprint(recipe, inputs, base, vocabulary),
+        known=base.schema if base else None,
+        first_task=base.version.origin.num_tasks if base and base.version.origin else 0,
+    )
+    plan = _Plan(job=job, inputs=inputs, unchanged=unchanged, tasks=(), bases=bases, vocabulary=vocabulary)
+    for base in bases.values():
+        if base is not None:
+            check_alike(base, recipe, vocabulary)
+    return plan
+
+
+def _base(job: Job, output: str, *, append: bool) -> Dataset | None:
+    if not append:
+        return None
+    return open_dataset(job.url(output), storage_options=job.storage_options)
+
+
+def _fingerprint(recipe: Recipe, inputs: Inputs, base: Dataset | None, vocabulary: Vocabulary | None) -> str:
+    """Of everything that decides the bytes that a run makes."""
+    parts = [
+        "1",  # how tasks are cut and rows written; another number for another way
+        recipe.to_json(),
+        *(f"{name}={digest}" for name, digest in sorted(recipe.depends_on().items())),
+        vocabulary.digest if vocabulary else "",
+        base.version.fingerprint if base else "",
+        *(f"{file}\0{file.num_bytes}\0{file.identity}" for file in inputs.files),
+    ]
+    return digest_of("\n".join(parts).encode()).hex()[:32]
+
+
+def _num_passes(job: Job) -> int:
+    """How often the inputs are read."""
+    recipe = job.recipe
+    survey = 0 if reads_texts_only(recipe) else 1
+    return survey + len(global_filters(job)) + (2 if recipe.shuffle else 1)
+
+
+def _finished(plan: _Plan, *, resume: bool) -> Report | None:
+    """The report of an earlier run that was the same and was finished; None if there was none, and there is room.
+
+    Raises DatasetExistsError if there is a dataset, and it is not of this run, or not to be gone on with.
+    """
+    newest = {output: _newest(plan.job, output) for output in plan.job.outputs}
+    ours = {name: each for name, each in newest.items() if each and _is_of(each, plan.job.fingerprint)}
+    for output, version in newest.items():
+        if version is not None and (output not in ours or not resume):
+            refuse_existing(plan.job.store(output))
+    if len(ours) < len(newest):
+        return None
+    plan.job.work().clear()
+    origin = ours[plan.job.outputs[0]].origin
+    assert origin is not None
+    return report_of(plan, origin.counts, ours, Tracker(None), 0.0)
+
+
+def _newest(job: Job, output: str) -> DatasetVersion | None:
+    try:
+        return open_dataset(job.url(output), storage_options=job.storage_options).version
+    except DatasetNotFoundError:
+        return None
+
+
+def _is_of(version: DatasetVersion, fingerprint: str) -> bool:
+    return version.origin is not None and version.origin.run == fingerprint
+
+
+def _nothing_new(plan: _Plan) -> Report:
+    versions = {output: base.version for output, base in plan.bases.items() if base}
+    return report_of(plan, {}, versions, Tracker(None), 0.0)
+
+
+def _look_at_other_work(work: Work, *, resume: bool) -> None:
+    """Says what unfinished work lies in the destination. Raises DatasetExistsError if there is some and no `resume`."""
+    runs = {path.split("/")[1] for path in work.store.list(FOLDER)}
+    if runs and not resume:
+        raise DatasetExistsError(
+            f"{work.store.url}: unfinished work of {len(runs)} earlier runs is here; go on without --no-resume, "
+            "or choose an empty destination"
+        )
+    if others := runs - {work.fingerprint}:
+        _log.warning(
+            "%s: unfinished work of %d other runs (other inputs or another recipe) is here and is not used; "
+            "`dataplane gc` removes what is old",
+            work.store.url,
+            len(others),
+        )
 
 
 def _described(inputs: Inputs) -> str:
     empty = f" and {inputs.num_empty} empty ones" if inputs.num_empty else ""
     return f"{len(inputs.files)} inputs{empty}"
+
+
+def _lasting(counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts that depend on inputs and recipe alone, for whoever asks later."""
+    kept = ("documents", "tokens", "rows", "raw_bytes", "blocks")
+    return {name: value for name, value in sorted(counts.items()) if name in kept or dropped_of({name: value})}
+
+
+def report_of(
+    plan: _Plan,
+    counts: Mapping[str, float],
+    versions: Mapping[str, DatasetVersion],
+    tracker: Tracker,
+    seconds: float,
+) -> Report:
+    """What a run did, from what its tasks counted and what was committed."""
+    inputs = plan.inputs
+    return Report(
+        destination=plan.job.destination,
+        complete=bool(versions),
+        outputs=tuple(OutputReport.between(name, version, plan.bases[name]) for name, version in versions.items()),
+        input_files=len(inputs.files) + inputs.num_empty + plan.unchanged,
+        empty_files=inputs.num_empty,
+        hidden_files=inputs.num_hidden,
+        unchanged_files=plan.unchanged,
+        input_bytes=inputs.num_bytes,
+        documents=int(counts.get("documents", 0)),
+        dropped=dropped_of(counts),
+        tokens=int(counts.get("tokens", 0)),
+        tasks=len(plan.tasks),
+        tasks_resumed=tracker.num_resumed,
+        peak_worker_bytes=tracker.peak_bytes,
+        seconds=round(seconds, 3),
+    )

@@ -1,6 +1,8 @@
 """Child processes that answer, and never hang a test."""
 
 import multiprocessing
+import time
+from pathlib import Path
 
 # A child that hangs fails its test after this long.
 PATIENCE_SECONDS = 40
@@ -33,3 +35,20 @@ def _report(sender, work, arguments):
     except BaseException as error:
         answer = False, error
     sender.send(answer)
+
+
+def wait_until(holds):
+    """Returns once `holds()` does. Fails if it does not for too long."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def is_alive(pid):
+    """Whether there is such a process, and it has not ended already."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"

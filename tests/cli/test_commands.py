@@ -127,7 +127,9 @@ def test_the_report_is_a_table_and_json(source, tmp_path, capsys):
 
 
 def test_inspect_shows_the_dataset(dataset, source, capsys):
-    run(capsys, "preprocess", source, dataset, "--append", "--quiet")
+    more = source.with_name("more.jsonl")
+    more.write_bytes(source.read_bytes())
+    run(capsys, "preprocess", more, dataset, "--append", "--quiet")
 
     _, out, _ = run(capsys, "inspect", dataset, "--json", "--rows", 20)
     shown = json.loads(out)

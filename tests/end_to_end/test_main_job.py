@@ -35,7 +35,7 @@ def documents_in_order(url, **options):
             length = int(batch["length"][place])
             rows[number] = batch["tokens"][place, :length].tolist(), starts[place].tolist()
     tokens, borders = [], []
-    for number in range(len(rows)):
+    for number in sorted(rows):
         borders += [len(tokens) + start for start in rows[number][1]]
         tokens += rows[number][0]
     return [tokens[start:stop] for start, stop in zip(borders, [*borders[1:], len(tokens)], strict=True)]
