@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "dataplane.seaweed": ("dataplane.errors", "dataplane.storage"),
     "preprocess": (*_DATA, "dataplane.catalog"),
     # A bare package name stands for its public names.
-    "training": ("dataplane", "dataplane.errors", "dataplane.profile"),
+    "training": ("dataplane", "dataplane.errors", "dataplane.profile", "dataplane.storage"),
 }
 NEVER_IN = {
     "torch": ("dataplane.plan", "dataplane.storage", "dataplane.formats", "dataplane.catalog", "preprocess"),

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from training.checkpoint import Checkpoints, LocalFolder
+    from training.checkpoint import Checkpoints
     from training.config import TrainConfig, load_config, parse_config, settings
     from training.errors import CheckpointError, HangError, NonFiniteError, OtherRankError
     from training.launcher import INTERRUPTED, launch, start_ranks
@@ -24,7 +24,6 @@ __all__ = [
     "Checkpoints",
     "GPTConfig",
     "HangError",
-    "LocalFolder",
     "NonFiniteError",
     "OtherRankError",
     "Precision",
@@ -52,7 +51,6 @@ _HOMES = {
     "INTERRUPTED": "training.launcher",
     "launch": "training.launcher",
     "load_config": "training.config",
-    "LocalFolder": "training.checkpoint",
     "NonFiniteError": "training.errors",
     "OtherRankError": "training.errors",
     "parse_config": "training.config",

@@ -1,194 +1,199 @@
-"""Checkpoints that are complete or absent, and of which at least one is always complete.
+"""Checkpoints that are complete or absent, on any store, written while training goes on.
 
-A checkpoint is a folder `step-<n>` that appears by one rename, after everything in it is durable.
-It holds `shared.pt` from rank 0 and `rank-<r>.pt` from each rank; next to each stands a `.json` with
-its size and digest, so that a damaged file is named instead of trained from. All ranks reach the
-same folder.
+A checkpoint is a folder `step-<n>` of raw tensor bytes and a `manifest.json`, which is created last, by
+one atomic put-if-absent: a folder without one is unfinished, and no reader takes it for a checkpoint.
+The manifest says for each tensor its type and shape, and for each piece of it the file, the bytes and
+their digest; beside them stand the plain values, as JSON. Reading one runs no code and unpickles nothing.
+torch.distributed.checkpoint divides the work: each rank writes pieces that no other one writes, and
+reads what it needs, at whatever world size.
 """
 
-import json
-import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
-import torch
-from blake3 import blake3
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
-from training.errors import CheckpointError, OtherRankError
+from dataplane.storage import Store
+from training.checkpoint_format import MANIFEST, Manifest, PieceReader, PieceWriter
+from training.errors import CheckpointError
 from training.group import Group
 
-FORMAT = 1  # a reader refuses what it does not know
-MANIFEST = "manifest.json"
+_STEP_MANIFEST = re.compile(rf"step-(\d{{8,}})/{re.escape(MANIFEST)}")
 
 
-class CheckpointStore(Protocol):
-    """Where checkpoints lie: the seam for other stores than a local folder."""
-
-    def steps(self) -> list[int]:
-        """The steps that have a complete checkpoint, ascending."""
-        ...
-
-    def create(self, step: int, name: str) -> AbstractContextManager[BinaryIO]:
-        """A new file in the unfinished checkpoint of `step`; durable when the context ends."""
-        ...
-
-    def commit(self, step: int) -> None:
-        """Make the unfinished checkpoint of `step` complete, at once and durably."""
-        ...
-
-    def open(self, step: int, name: str) -> BinaryIO:
-        """A file of a complete checkpoint."""
-        ...
-
-    def delete(self, step: int) -> None:
-        """Remove a complete checkpoint; it is unfinished before its first file goes."""
-        ...
-
-    def discard_unfinished(self) -> None:
-        """Remove what interrupted saves and deletions left behind."""
-        ...
-
-
-_STEP_FOLDER = re.compile(r"step-(\d{8})")
-
-
-class LocalFolder:
-    """Checkpoints in a folder of a local or mounted file system."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __str__(self) -> str:
-        return str(self._folder)
-
-    def steps(self) -> list[int]:
-        found = (_STEP_FOLDER.fullmatch(path.name) for path in self._folder.glob("step-*"))
-        return sorted(int(match[1]) for match in found if match is not None)
-
-    @contextmanager
-    def create(self, step: int, name: str) -> Iterator[BinaryIO]:
-        folder = self._unfinished(step)
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / name).open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-
-    def commit(self, step: int) -> None:
-        _sync_folder(self._unfinished(step))
-        self._unfinished(step).rename(self._complete(step))
-        _sync_folder(self._folder)
-
-    def open(self, step: int, name: str) -> BinaryIO:
-        return (self._complete(step) / name).open("rb")
-
-    def delete(self, step: int) -> None:
-        self._complete(step).rename(self._unfinished(step))
-        shutil.rmtree(self._unfinished(step))
-
-    def discard_unfinished(self) -> None:
-        for path in self._folder.glob(".unfinished-*"):
-            shutil.rmtree(path)
-
-    def _complete(self, step: int) -> Path:
-        return self._folder / f"step-{step:08d}"
-
-    def _unfinished(self, step: int) -> Path:
-        return self._folder / f".unfinished-{step:08d}"
+def decide_kept(metrics: Mapping[int, float | None], *, keep: int, keep_best: int) -> set[int]:
+    """Of the steps that have a checkpoint, those that stay: the newest, and those whose metric is lowest."""
+    newest = sorted(metrics)[-keep:]
+    measured = [(metric, -step) for step, metric in metrics.items() if metric is not None]
+    return {*newest, *(-step for _, step in sorted(measured)[:keep_best])}
 
 
 class Checkpoints:
-    """Saves and finds the checkpoints of a run. Every verb but `load` is collective."""
+    """Saves and finds the checkpoints of a run. Every verb is collective, but for `failed` and `newest`."""
 
-    def __init__(self, store: CheckpointStore, *, keep: int, group: Group) -> None:
+    def __init__(self, store: Store, *, keep: int, group: Group, keep_best: int = 0) -> None:
         self._store = store
         self._keep = keep
+        self._keep_best = keep_best
         self._group = group
+        self._stager: DefaultStager | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._pending: Future[None] | None = None
+        self._metrics: dict[int, float | None] = {}
+        self.newest: int | None = None
+        """The step of the newest complete checkpoint that this rank knows of."""
 
     def latest(self) -> int | None:
-        """The step of the newest complete checkpoint, as rank 0 sees it."""
-        newest = max(self._store.steps(), default=-1) if self._group.rank == 0 else 0
+        """The step of the newest complete checkpoint, as rank 0 finds it in the store."""
+        with self._together("look for checkpoints"):
+            newest = max(self._steps(), default=-1) if self._group.rank == 0 else 0
         step = int(self._group.sum([newest]).item())
-        return None if step < 0 else step
+        self.newest = None if step < 0 else step
+        return self.newest
 
     def clean(self) -> None:
         """Remove what an interrupted run left unfinished; to be called before the first save."""
         with self._together("clean up the checkpoint folder"):
             if self._group.rank == 0:
-                self._store.discard_unfinished()
+                steps = set(self._steps())
+                for step in self._all_steps() - steps:
+                    self._delete(step)
+                self._metrics = {step: self._manifest(step).metric for step in steps}
 
-    def save(self, step: int, *, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """Write the checkpoint of `step`, then drop the oldest ones beyond the number kept.
+    def save(
+        self, step: int, *, tensors: Mapping[str, Tensor], values: Mapping[str, Any], metric: float | None = None
+    ) -> None:
+        """Begin to write the checkpoint of `step`; returns once its tensors are copied, so that training can go on.
 
-        `shared` is taken from rank 0, `own` from each rank; both of types that
-        `torch.load(weights_only=True)` accepts. Returns on all ranks once it is complete.
-
-        Raises:
-            OtherRankError: another rank failed to save; that rank raises its own error. Earlier
-                checkpoints are untouched.
-        """
-        with self._together(f"save the checkpoint of step {step}"):
-            self._write(step, f"rank-{self._group.rank}", own)
-            if self._group.rank == 0:
-                self._write(step, "shared", shared)
-        with self._together(f"complete the checkpoint of step {step}"):
-            if self._group.rank == 0:
-                self._commit(step)
-
-    def load(self, step: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """What `save` was given: the shared part, and this rank's own (None for a rank it had not).
+        Of a tensor that several ranks have, one rank writes; `values`, which JSON can hold, are taken from rank 0.
+        Once it is complete, checkpoints that are neither among the newest nor, by `metric`, among the best are removed.
+        Waits for the save before this one.
 
         Raises:
-            CheckpointError: it is damaged or of another format; the message names the file.
+            CheckpointError: the save before this one failed; the same on all ranks.
         """
-        with self._store.open(step, MANIFEST) as file:
-            manifest = json.load(file)
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(
-                f"checkpoint of step {step} in {self._store} has format {manifest['format']}, "
-                f"this version reads {FORMAT}"
+        self.wait()
+        staged = self._staged(tensors)
+        manifest = Manifest(
+            step=step, world_size=self._group.world_size, metric=metric, values=dict(values), tensors={}
+        )
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending = self._thread.submit(self._write, staged, manifest)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the save that was begun is known to have failed; `wait` says why."""
+        return self._pending is not None and self._pending.done() and self._pending.exception() is not None
+
+    def wait(self) -> None:
+        """Return once the save that was begun is complete.
+
+        Raises:
+            CheckpointError: it failed on some rank; the same on all ranks. Earlier checkpoints are untouched.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """Wait for the thread that writes, whatever becomes of its work."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        if self._stager is not None:
+            self._stager.close()
+        self._thread = self._stager = None
+
+    def manifest(self, step: int) -> Manifest:
+        """What the checkpoint of `step` holds.
+
+        Raises:
+            CheckpointError: it is of another format.
+        """
+        return self._manifest(step)
+
+    def load(self, step: int, into: Mapping[str, Tensor]) -> None:
+        """Fill tensors, which may be sharded in any way, with those saved under the same names.
+
+        Raises:
+            CheckpointError: a piece is damaged, or a tensor is missing or of another shape; the same on all ranks.
+        """
+        with self._explained(f"load the checkpoint of step {step} from {self._store.url}"):
+            load(
+                dict(into),
+                storage_reader=PieceReader(self._store, folder_of(step)),
+                planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+                process_group=self._group.background,
+                no_dist=self._group.world_size == 1,
             )
-        shared = self._read(step, "shared")
-        if self._group.rank >= manifest["world_size"]:
-            return shared, None
-        return shared, self._read(step, f"rank-{self._group.rank}")
 
-    def _commit(self, step: int) -> None:
-        manifest = {"format": FORMAT, "step": step, "world_size": self._group.world_size}
-        with self._store.create(step, MANIFEST) as file:
-            file.write(json.dumps(manifest).encode())
-        self._store.commit(step)
-        for old in self._store.steps()[: -self._keep]:
-            self._store.delete(old)
+    def _write(self, staged: dict[str, Any], manifest: Manifest) -> None:
+        with self._explained(f"save the checkpoint of step {manifest.step} in {self._store.url}"):
+            save(
+                staged,
+                storage_writer=PieceWriter(self._store, folder_of(manifest.step), manifest, rank=self._group.rank),
+                planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+                process_group=self._group.background,
+                no_dist=self._group.world_size == 1,
+            )
+        self.newest = manifest.step
+        if self._group.rank == 0:
+            self._metrics[manifest.step] = manifest.metric
+            for old in self._metrics.keys() - decide_kept(self._metrics, keep=self._keep, keep_best=self._keep_best):
+                self._delete(old)
+                del self._metrics[old]
 
-    def _write(self, step: int, name: str, value: dict[str, Any]) -> None:
-        with self._store.create(step, f"{name}.pt") as file:
-            hashing = _HashingWriter(file)
-            torch.save(value, hashing)  # type: ignore[arg-type]  # it only writes
-        seal = {"num_bytes": hashing.num_bytes, "blake3": hashing.digest.hexdigest()}
-        with self._store.create(step, f"{name}.json") as file:
-            file.write(json.dumps(seal).encode())
+    def _staged(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        if self._stager is None:  # kept: the memory that it copies into is used again
+            pinned = any(tensor.is_cuda for tensor in tensors.values())
+            self._stager = DefaultStager(StagingOptions(pinned, False, False, False))
+        staged: Any = self._stager.stage({name: tensor.detach() for name, tensor in tensors.items()})
+        return dict(staged)
 
-    def _read(self, step: int, name: str) -> dict[str, Any]:
-        with self._store.open(step, f"{name}.json") as file:
-            seal = json.load(file)
-        with self._store.open(step, f"{name}.pt") as file:
-            digest = blake3()
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-            if digest.hexdigest() != seal["blake3"]:
-                raise CheckpointError(
-                    f"{name}.pt of the checkpoint of step {step} in {self._store} is damaged "
-                    f"({file.tell()} bytes, {seal['num_bytes']} written); remove that checkpoint "
-                    "to resume from the one before"
-                )
-            file.seek(0)
-            loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-            return loaded
+    def _manifest(self, step: int) -> Manifest:
+        try:
+            return Manifest.from_json(self._store.read(f"{folder_of(step)}/{MANIFEST}"))
+        except CheckpointError as error:
+            error.add_note(f"while reading the checkpoint of step {step} in {self._store.url}")
+            raise
+
+    def _steps(self) -> list[int]:
+        found = (_STEP_MANIFEST.fullmatch(path) for path in self._store.list(""))
+        return sorted(int(match[1]) for match in found if match is not None)
+
+    def _all_steps(self) -> set[int]:
+        found = (re.match(r"step-(\d{8,})/", path) for path in self._store.list(""))
+        return {int(match[1]) for match in found if match is not None}
+
+    def _delete(self, step: int) -> None:
+        """Remove a checkpoint; it is unfinished before its first piece goes."""
+        folder = folder_of(step)
+        self._store.delete(f"{folder}/{MANIFEST}")
+        for path in self._store.list(folder):
+            self._store.delete(path)
+        if self._store.is_local:  # elsewhere a folder is only a name
+            shutil.rmtree(Path(self._store.url) / folder, ignore_errors=True)
+
+    @contextmanager
+    def _explained(self, action: str) -> Iterator[None]:
+        """Turn what torch collected from the ranks into one error, the same on all of them."""
+        try:
+            with _without_advice():
+                yield
+        except CheckpointException as error:
+            rank, (cause, _) = min(error.failures.items())
+            raise CheckpointError(f"rank {rank} could not {action}: {cause}") from cause
 
     @contextmanager
     def _together(self, action: str) -> Iterator[None]:
@@ -197,33 +202,20 @@ class Checkpoints:
             yield
         except Exception as error:  # whatever it is: the others wait to hear of it
             self._group.ranks_where(True)
-            error.add_note(f"rank {self._group.rank} could not {action} in {self._store}")
+            error.add_note(f"rank {self._group.rank} could not {action} in {self._store.url}")
             raise
-        failed = self._group.ranks_where(False)
-        if failed:
-            raise OtherRankError(f"rank {failed[0]} could not {action}; its own message says why")
+        if failed := self._group.ranks_where(False):
+            raise CheckpointError(f"rank {failed[0]} could not {action}; its own message says why")
 
 
-class _HashingWriter:
-    """Passes bytes on to a file and keeps their digest."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.digest = blake3()
-        self.num_bytes = 0
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        self.num_bytes += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
+def folder_of(step: int) -> str:
+    """Where in the store the checkpoint of a step lies."""
+    return f"step-{step:08d}"
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """torch remarks that a single process saves alone, which it does on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is")
+        yield

@@ -132,14 +132,20 @@ class OptimizerConfig(_Section):
 class CheckpointConfig(_Section):
     """When checkpoints are written and how many stay."""
 
-    folder: Path | None = None
-    """None puts them into `checkpoints` of the run's folder. All ranks must reach it."""
+    url: str | None = None
+    """Folder for them on any store; None for `checkpoints` in the run's folder. All ranks must reach it."""
+
+    storage_options: dict[str, Any] | None = None  # Any: handed to the store as they are
+    """The store's own, as those of the data."""
 
     every_steps: PositiveInt = 100  # a tenth of the default run is the most that a kill can lose
     """Updates between two checkpoints; one more is written at the end."""
 
     keep: PositiveInt = 2  # one more than needed, in case the last one captured a diverging model
     """How many of the newest stay."""
+
+    keep_best: NonNegativeInt = 0
+    """How many more stay, of those with the lowest loss."""
 
     resume: bool = True
     """Whether to continue from the newest checkpoint; if not, a folder that has one is refused."""
@@ -183,8 +189,8 @@ class TrainConfig(_Section):
         return self
 
     @property
-    def checkpoint_folder(self) -> Path:
-        return self.checkpoint.folder or self.folder / "checkpoints"
+    def checkpoint_url(self) -> str:
+        return self.checkpoint.url or str(self.folder / "checkpoints")
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -241,8 +247,9 @@ def describe_config(config: TrainConfig) -> list[str]:
 def public_values(config: TrainConfig) -> dict[str, Any]:  # Any: nested JSON values
     """The configuration; of the storage options, which may be credentials, only the names."""
     values = config.model_dump(mode="json")
-    if config.data.storage_options:
-        values["data"]["storage_options"] = dict.fromkeys(config.data.storage_options, "not recorded")
+    for section in ("data", "checkpoint"):
+        options = values[section]["storage_options"] or {}
+        values[section]["storage_options"] = dict.fromkeys(options, "not recorded") or None
     return values
 
 

@@ -1,10 +1,11 @@
 """The state of every random generator that a training step may draw from."""
 
+import json
 import random
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def seed_generators(seed: int, *, rank: int) -> None:
@@ -15,23 +16,25 @@ def seed_generators(seed: int, *, rank: int) -> None:
     torch.manual_seed(int(state[2]))
 
 
-def generator_state(device: torch.device) -> dict[str, Any]:  # Any: ints, strings and tensors
-    """The generators' state, of types that `torch.load(weights_only=True)` accepts."""
+def generator_state(device: torch.device) -> Tensor:
+    """The generators' state, as bytes: uint8 [number of bytes]."""
     name, keys, *rest = np.random.get_state(legacy=True)
-    return {
+    state = {
         "python": random.getstate(),
-        "numpy": [name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "numpy": [name, np.asarray(keys).tolist(), *rest],
+        "torch": torch.get_rng_state().tolist(),
+        "cuda": torch.cuda.get_rng_state(device).tolist() if device.type == "cuda" else None,
     }
+    return torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
 
 
-def restore_generators(state: dict[str, Any], device: torch.device) -> None:  # Any: as above
+def restore_generators(saved: Tensor, device: torch.device) -> None:
     """Put the generators where `generator_state` found them."""
+    state = json.loads(saved.numpy().tobytes())
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(state["torch"])
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
     if device.type == "cuda" and state["cuda"] is not None:
-        torch.cuda.set_rng_state(state["cuda"], device)
+        torch.cuda.set_rng_state(torch.tensor(state["cuda"], dtype=torch.uint8), device)

@@ -15,7 +15,11 @@ from dataplane import Topology
 class Group:
     """All ranks of a run. Every method is collective: each rank calls it at the same place."""
 
-    def __init__(self, topology: Topology, device: torch.device) -> None:
+    def __init__(
+        self, topology: Topology, device: torch.device, *, background: dist.ProcessGroup | None = None
+    ) -> None:
+        self.background = background
+        """The same ranks over gloo, for exchanges of another thread; None for a single rank."""
         self.rank = topology.rank
         self.world_size = topology.world_size
         self._device = device
@@ -75,6 +79,6 @@ def process_group(
         timeout=timedelta(seconds=timeout_seconds),
     )
     try:
-        yield Group(topology, device)
+        yield Group(topology, device, background=dist.new_group(backend="gloo"))
     finally:
         dist.destroy_process_group()

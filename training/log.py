@@ -46,6 +46,8 @@ class StepMetrics:
     """Updates skipped so far because a scaled gradient overflowed."""
 
     loss_scale: float
+    checkpoint: int | None
+    """Step of the newest complete checkpoint."""
 
 
 class StepLog:

@@ -9,7 +9,7 @@ the update on every rank: it is counted, the scale falls, and the schedule stays
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +28,7 @@ from training.objective import Columns, Objective
 from training.precision import MIN_LOSS_SCALE, Precision
 from training.schedule import WarmupCosine
 from training.signals import StopRequest
+from training.state import allocate_optimizer, check_same_model, model_tensors, optimizer_tensors
 
 T = TypeVar("T")
 
@@ -93,6 +94,7 @@ class _Outcome:
     grad_norm: float
     tokens: int
     stop: bool
+    save_failed: bool
     non_finite_ranks: list[int]
 
 
@@ -139,10 +141,11 @@ class Trainer:
         """Train until `num_steps` updates are made or the data ends; false if `stop` came first.
 
         A signal noted by any rank stops all ranks after the same update. When the data of one rank ends, it ends for
-        all; batches that the others have left are counted in `progress.num_left`. A checkpoint is written
-        every `every_steps` updates and at the end, whichever end it is.
+        all; batches that the others have left are counted in `progress.num_left`. A checkpoint is begun
+        every `every_steps` updates, and made at the end, whichever end it is.
 
         Raises:
+            CheckpointError: a checkpoint cannot be written; the same error on all ranks.
             NonFiniteError: a loss or gradient is not finite; the same error on all ranks.
         """
         saved, stopped = self.progress.step, False
@@ -160,13 +163,18 @@ class Trainer:
                 break
             if not self._rehearsed:
                 self._rehearse(micro_batches[0])
-            outcome = self._update(micro_batches, num_targets, stop=stop)
-            self._report(outcome, position=micro_batches[-1].position)
+            save_failed = checkpoints is not None and checkpoints.failed
+            outcome = self._update(micro_batches, num_targets, stop=stop, save_failed=save_failed)
+            self._report(
+                outcome, position=micro_batches[-1].position, saved=None if checkpoints is None else checkpoints.newest
+            )
             stopped, finished = outcome.stop, self.progress.step >= num_steps
             due = self.progress.step % every_steps == 0 or stopped or finished
-            if checkpoints is not None and due and self.progress.step > saved:
+            if checkpoints is not None and (outcome.save_failed or (due and self.progress.step > saved)):
                 with self._account.phase("checkpoint"):
                     self.save(checkpoints)
+                    if stopped or finished:
+                        checkpoints.wait()
                 saved = self.progress.step
             if stopped or finished:
                 return not stopped
@@ -176,22 +184,26 @@ class Trainer:
         self.progress.num_left = int(self._group.sum([left]).item())
         if checkpoints is not None and self.progress.step > saved:
             self.save(checkpoints)
+            checkpoints.wait()
         return True
 
     def save(self, checkpoints: Checkpoints) -> None:
-        """Write a checkpoint of everything that the next update depends on."""
-        shared = {
-            "step": self.progress.step,
-            "skipped": self.progress.skipped,
-            "tokens": self.progress.tokens,
-            "loss": self.progress.loss,
-            "model": _bare(self._model).state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "scaler": self._scaler.state_dict(),
-            "loader": self._loader.state_dict(),
-        }
-        own = {"generators": generator_state(self._device)}
-        checkpoints.save(self.progress.step, shared=shared, own=own)
+        """Begin a checkpoint of everything that the next update depends on."""
+        model = bare(self._model)
+        checkpoints.save(
+            self.progress.step,
+            tensors={
+                **model_tensors(model),
+                **optimizer_tensors(model, self._optimizer),
+                _generators_of(self._group.rank): generator_state(self._device),
+            },
+            values={
+                "progress": asdict(self.progress),
+                "scaler": self._scaler.state_dict(),
+                "loader": self._loader.state_dict(),
+            },
+            metric=self.progress.loss,
+        )
 
     def resume(self, checkpoints: Checkpoints, step: int) -> None:
         """Continue from the checkpoint of `step`, at this or another world size.
@@ -199,29 +211,27 @@ class Trainer:
         Generators that the checkpoint has no state for, those of added ranks, keep their seed.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, or of a model of another shape.
+            CheckpointError: the checkpoint is damaged, or of another model.
             StateMismatchError: it belongs to other data.
         """
-        shared, own = checkpoints.load(step)
-        self._loader.load_state_dict(shared["loader"])
+        saved = checkpoints.manifest(step)
+        self._loader.load_state_dict(saved.values["loader"])
+        model = bare(self._model)
         try:
-            _bare(self._model).load_state_dict(shared["model"])
-        except RuntimeError as error:
-            mismatch = str(error).split("\n")[1:2] or [str(error)]
+            check_same_model(model, saved.tensors)
+        except CheckpointError as error:
             raise CheckpointError(
-                f"the checkpoint of step {step} is of another model ({mismatch[0].strip()}); use another folder, or "
-                "the settings of the saved run"
+                f"the checkpoint of step {step} is of another model ({error}); use another folder, or the settings of "
+                "the saved run"
             ) from None
-        self._optimizer.load_state_dict(shared["optimizer"])
-        self._scaler.load_state_dict(shared["scaler"])
-        self.progress = Progress(
-            step=shared["step"],
-            skipped=shared["skipped"],
-            tokens=shared["tokens"],
-            loss=shared["loss"],
-        )
-        if own is not None:
-            restore_generators(own["generators"], self._device)
+        generators = saved.tensors.get(_generators_of(self._group.rank))
+        own = {} if generators is None else {_generators_of(self._group.rank): torch.empty(generators.shape).byte()}
+        room = {**model_tensors(model), **allocate_optimizer(model, self._optimizer, saved.tensors), **own}
+        checkpoints.load(step, room)
+        self._scaler.load_state_dict(saved.values["scaler"])
+        self.progress = Progress(**saved.values["progress"])
+        for state in own.values():
+            restore_generators(state, self._device)
 
     def _count_targets(self, batches: Sequence[Columns] | None) -> Tensor | None:
         """The targets that all ranks count together, on the device; None if the data of any rank has ended."""
@@ -229,7 +239,9 @@ class Trainer:
         num_targets, num_ended = self._group.sum([own, float(batches is None)])
         return None if num_ended.item() else num_targets
 
-    def _update(self, batches: Sequence[Columns], num_targets: Tensor, *, stop: StopRequest) -> _Outcome:
+    def _update(
+        self, batches: Sequence[Columns], num_targets: Tensor, *, stop: StopRequest, save_failed: bool
+    ) -> _Outcome:
         """Make or skip one update from the micro-batches of this rank."""
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = self._recipe.schedule.lr(self.progress.step)
@@ -238,7 +250,7 @@ class Trainer:
         losses = self._losses(moved, num_targets=num_targets.clamp(min=1))
         with self._account.phase("optimizer"):
             grad_norm = self._clip()
-            outcome = self._agree(losses, num_targets, grad_norm, stop=stop)
+            outcome = self._agree(losses, num_targets, grad_norm, stop=stop, save_failed=save_failed)
             self._refuse_non_finite(outcome)
             self._scaler.step(self._optimizer)
             self._scaler.update()
@@ -268,20 +280,24 @@ class Trainer:
         limit = math.inf if self._recipe.clip_norm is None else self._recipe.clip_norm
         return nn.utils.clip_grad_norm_(self._model.parameters(), limit)
 
-    def _agree(self, losses: Tensor, num_targets: Tensor, grad_norm: Tensor, *, stop: StopRequest) -> _Outcome:
+    def _agree(
+        self, losses: Tensor, num_targets: Tensor, grad_norm: Tensor, *, stop: StopRequest, save_failed: bool
+    ) -> _Outcome:
         """Tell the other ranks this one's losses and troubles; only here the host waits."""
         own_loss, norm, tokens = torch.stack([losses, grad_norm.double(), num_targets]).tolist()
         finite = math.isfinite(own_loss)
         flags = [0.0] * self._group.world_size
         flags[self._group.rank] = float(not finite)
-        sums = self._group.sum([own_loss if finite else 0.0, float(stop.signal is not None), *flags])
-        loss, num_stops, *non_finite = sums.tolist()
+        asked = float(stop.signal is not None)
+        sums = self._group.sum([own_loss if finite else 0.0, asked, float(save_failed), *flags])
+        loss, num_stops, num_failed, *non_finite = sums.tolist()
         return _Outcome(
             lr=self._recipe.schedule.lr(self.progress.step),
             loss=loss / max(tokens, 1),
             grad_norm=norm,
             tokens=int(tokens),
             stop=num_stops > 0,
+            save_failed=num_failed > 0,
             non_finite_ranks=[rank for rank, flag in enumerate(non_finite) if flag],
         )
 
@@ -315,7 +331,7 @@ class Trainer:
         self.progress.tokens += outcome.tokens
         self.progress.loss = outcome.loss
 
-    def _report(self, outcome: _Outcome, *, position: Position) -> None:
+    def _report(self, outcome: _Outcome, *, position: Position, saved: int | None) -> None:
         if self.log is None:
             return
         times = self._account.progress()
@@ -333,6 +349,7 @@ class Trainer:
                 consumed=position.consumed,
                 skipped=self.progress.skipped,
                 loss_scale=self._scaler.get_scale(),
+                checkpoint=saved,
             )
         )
 
@@ -371,6 +388,10 @@ def grouped(batches: Iterable[T], size: int) -> Iterator[list[T]]:
         yield group
 
 
-def _bare(model: nn.Module) -> nn.Module:
+def _generators_of(rank: int) -> str:
+    return f"generators.{rank}"
+
+
+def bare(model: nn.Module) -> nn.Module:
     """The model without its DDP wrapper, so that a checkpoint knows no world size."""
     return model.module if isinstance(model, DistributedDataParallel) else model

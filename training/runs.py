@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -17,7 +17,8 @@ from rich.console import Console
 from dataplane import StreamingLoader, Topology
 from dataplane.errors import DatasetNotFoundError, StateMismatchError
 from dataplane.profile import Clock, HostClock, StepAccount
-from training.checkpoint import Checkpoints, LocalFolder
+from dataplane.storage import open_store
+from training.checkpoint import Checkpoints
 from training.config import TrainConfig, describe_config, public_values
 from training.generators import seed_generators
 from training.group import Group, process_group
@@ -160,8 +161,8 @@ def run(
         loader = stack.enter_context(open_loader(config, topology, objective.columns))
         model = build_model(config, loader).to(device)
         seed_generators(config.seed, rank=topology.rank)
-        checkpoints = _open_checkpoints(config, group)
-        resumed_from = checkpoints.latest()
+        checkpoints = stack.enter_context(closing(_open_checkpoints(config, group)))
+        resumed_from = checkpoints.newest
         trainer = Trainer(
             model=group.wrap(model),
             optimizer=build_optimizer(model, config.optimizer),
@@ -331,12 +332,12 @@ def build_recipe(config: TrainConfig, device: torch.device) -> Recipe:
 
 def _open_checkpoints(config: TrainConfig, group: Group) -> Checkpoints:
     """The run's checkpoints, without leftovers; refused if they are not to be resumed."""
-    folder = config.checkpoint_folder
-    checkpoints = Checkpoints(LocalFolder(folder), keep=config.checkpoint.keep, group=group)
+    store = open_store(config.checkpoint_url, config.checkpoint.storage_options)
+    checkpoints = Checkpoints(store, keep=config.checkpoint.keep, keep_best=config.checkpoint.keep_best, group=group)
     latest = checkpoints.latest()
     if latest is not None and not config.checkpoint.resume:
         raise ValueError(
-            f"{folder} holds a checkpoint of step {latest}; set checkpoint.resume=true to continue, "
+            f"{store.url} holds a checkpoint of step {latest}; set checkpoint.resume=true to continue, "
             "or choose another folder"
         )
     checkpoints.clean()
@@ -376,7 +377,7 @@ def _farewell(summary: Summary, config: TrainConfig) -> str:
         return f"finished at step {summary.step}, loss {loss}, in {summary.seconds:.1f} s"
     return (
         f"stopped by {summary.stopped_by} after step {summary.step} of {summary.num_steps}, loss {loss}"
-        f"; its checkpoint is in {config.checkpoint_folder}, the same command goes on from there"
+        f"; its checkpoint is in {config.checkpoint_url}, the same command goes on from there"
     )
 
 

@@ -38,12 +38,12 @@ def fail_in_forward():
 
 
 def fail_in_checkpoint():
-    from training.checkpoint import LocalFolder
+    from dataplane.storage.local import LocalStore
 
-    def create(*_):
+    def write(*_):
         raise FULL
 
-    LocalFolder.create = create
+    LocalStore.write = write
 
 
 def main(stop):

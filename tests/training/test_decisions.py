@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from training import Precision, WarmupCosine
+from training.checkpoint import decide_kept
 from training.generators import generator_state, restore_generators, seed_generators
 from training.optimizer import decay_groups
 from training.precision import decide_precision
@@ -39,6 +40,21 @@ def test_a_device_that_cannot_is_refused():
         decide_precision("bf16", device_type="cuda", bf16_in_hardware=False)
 
 
+@pytest.mark.parametrize(
+    ("metrics", "keep", "keep_best", "kept"),
+    [
+        ({1: 5.0, 2: 3.0, 3: 4.0, 4: 6.0}, 1, 0, {4}),
+        ({1: 5.0, 2: 3.0, 3: 4.0, 4: 6.0}, 1, 1, {2, 4}),
+        ({1: 5.0, 2: 3.0, 3: 4.0, 4: 6.0}, 2, 2, {2, 3, 4}),
+        ({1: 1.0, 2: 1.0}, 1, 1, {2}),
+        ({1: None, 2: 9.0, 3: None}, 1, 1, {2, 3}),
+        ({}, 1, 1, set()),
+    ],
+)
+def test_the_newest_checkpoints_stay_and_the_best(metrics, keep, keep_best, kept):
+    assert decide_kept(metrics, keep=keep, keep_best=keep_best) == kept
+
+
 @pytest.mark.parametrize("warmup_steps", [0, 1, 10])
 def test_the_schedule_warms_up_to_its_peak_and_ends_at_its_floor(warmup_steps):
     schedule = WarmupCosine(peak=2.0, warmup_steps=warmup_steps, num_steps=100, min_ratio=0.1)
@@ -59,7 +75,7 @@ def test_matrices_decay_and_vectors_do_not():
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
 
 
-def test_generators_go_on_from_where_they_were(tmp_path):
+def test_generators_go_on_from_where_they_were():
     import random
 
     import numpy as np
@@ -68,9 +84,9 @@ def test_generators_go_on_from_where_they_were(tmp_path):
         return random.random(), np.random.random(), torch.rand(1).item()
 
     seed_generators(3, rank=1)
-    torch.save(generator_state(torch.device("cpu")), tmp_path / "state.pt")
+    state = generator_state(torch.device("cpu"))
     first = draw()
-    restore_generators(torch.load(tmp_path / "state.pt", weights_only=True), torch.device("cpu"))
+    restore_generators(state, torch.device("cpu"))
 
     assert draw() == first
     seed_generators(3, rank=2)

@@ -4,23 +4,26 @@ import contextlib
 import json
 import multiprocessing
 import os
+import random
+import resource
 import signal
 
 import fake_loader
 import pytest
 import torch
 from fake_loader import FakeLoader, losses, open_fake, small_config
-from toy import CPU, on_ranks
+from toy import CPU, SINGLE, on_ranks
 
 from dataplane import Topology
 from dataplane.profile import StepAccount
-from training import GPT, Checkpoints, LocalFolder, Trainer, run
+from dataplane.storage import open_store
+from training import GPT, Checkpoints, Trainer, run
 from training.objective import NextToken
 from training.optimizer import build_optimizer
 from training.runs import build_recipe
 from training.signals import StopRequest
 
-PRELOAD = ["torch._dynamo", "training"]  # importing these takes longer than the runs do
+PRELOAD = ["torch._dynamo", "training.runs"]  # importing these takes longer than the runs do
 SAMPLES_PER_BATCH = 2
 
 
@@ -86,12 +89,12 @@ def test_a_folder_with_checkpoints_is_refused_when_they_are_not_to_be_resumed(tm
 class Run:
     """A run in a process of its own, which asks before it takes each batch."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *overrides, full_at=None):
         multiprocessing.set_forkserver_preload(PRELOAD)
         context = multiprocessing.get_context("forkserver")
         self.connection, other_end = context.Pipe()
         self.output = folder / "output.txt"
-        self.process = context.Process(target=controlled, args=(other_end, self.output, folder))
+        self.process = context.Process(target=controlled, args=(other_end, self.output, folder, overrides, full_at))
         self.process.start()
         other_end.close()
 
@@ -110,17 +113,19 @@ class Run:
         return self.process.exitcode, self.output.read_text()
 
 
-def controlled(connection, output, folder):
+def controlled(connection, output, folder, overrides, full_at):
     """Train as one rank, asking through the connection; everything that is said goes to a file."""
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
 
     def ask(consumed):
+        if consumed == full_at:  # a real limit of the system: no file may grow larger, as if the disk were full
+            resource.setrlimit(resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
         connection.send(consumed)
         connection.recv()
 
-    run(small_config(folder), open_loader=open_fake(on_batch=ask))
+    run(small_config(folder, *overrides), open_loader=open_fake(on_batch=ask))
 
 
 def test_killing_the_process_three_times_changes_nothing(tmp_path, uninterrupted):
@@ -133,6 +138,45 @@ def test_killing_the_process_three_times_changes_nothing(tmp_path, uninterrupted
 
     assert status == 0, said
     assert losses(tmp_path) == uninterrupted
+
+
+EVERY_STEP = ["checkpoint.every_steps=1", "optimizer.num_steps=60"]
+
+
+def newest_checkpoint(folder):
+    checkpoints = Checkpoints(open_store(str(folder / "checkpoints")), keep=1, group=SINGLE)
+    return max(checkpoints._steps(), default=0)
+
+
+def last_confirmed(folder):
+    """The newest checkpoint that the run's own log calls complete."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return max((json.loads(line)["checkpoint"] or 0 for line in lines if line.endswith("\n")), default=0)
+
+
+def test_twenty_kills_at_random_moments_and_a_full_disk_change_nothing(tmp_path):
+    train(tmp_path / "whole", *EVERY_STEP)
+    folder, moments = tmp_path / "killed", random.Random(1)
+    folder.mkdir()
+    for attempt in range(21):
+        consumed = newest_checkpoint(folder) * SAMPLES_PER_BATCH
+        killed = Run(folder, *EVERY_STEP, full_at=consumed + SAMPLES_PER_BATCH if attempt == 10 else None)
+        if attempt == 10:
+            status, said = killed.finish()
+            assert status == 1
+            assert "could not save the checkpoint of step" in said
+            assert "File too large" in said
+        else:
+            killed.let(moments.randint(0, 4))
+            killed.process.join(moments.uniform(0, 0.03))  # in the middle of whatever it does
+            killed.process.kill()
+            killed.process.join()
+        assert newest_checkpoint(folder) >= last_confirmed(folder)
+    status, said = Run(folder, *EVERY_STEP).finish()
+
+    assert status == 0, said
+    assert losses(folder) == losses(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -161,7 +205,7 @@ def test_three_ranks_resume_exactly_and_one_goes_on_alone(tmp_path):
 def steps_2_to_4_twice(group, folder):
     """The weights of four steps in one go, and of the last two of them from the checkpoint between."""
     config = small_config(folder.parent, "model.width=64")
-    checkpoints = Checkpoints(LocalFolder(folder), keep=9, group=group)
+    checkpoints = Checkpoints(open_store(str(folder)), keep=9, group=group)
 
     def build():
         torch.manual_seed(0)

@@ -21,6 +21,7 @@ METRICS = StepMetrics(
     consumed=8,
     skipped=0,
     loss_scale=1.0,
+    checkpoint=None,
 )
 
 

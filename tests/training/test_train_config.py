@@ -18,7 +18,7 @@ def test_a_file_and_overrides_use_the_same_names(tmp_path):
 
     assert (config.data.url, config.data.seed, config.precision) == ("s3://bucket/text", 7, "fp32")
     assert (config.optimizer.lr, config.optimizer.betas) == (3e-4, (0.8, 0.9))
-    assert config.checkpoint_folder == Path("runs/a/checkpoints")
+    assert config.checkpoint_url == "runs/a/checkpoints"
 
 
 def test_json_holds_what_toml_does(tmp_path):

@@ -3,15 +3,11 @@
 import math
 
 import pytest
-import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from toy import SCALED, batch, on_ranks, toy_trainer, train, weight
+from toy import SCALED, SINGLE, batch, on_ranks, toy_trainer, train, weight
 
-from dataplane import Topology
 from training import NonFiniteError
-from training.group import Group
 
-SINGLE = Group(Topology(), torch.device("cpu"))
 MEAN = (10 * 1 + 100 * 2) / 110
 
 

@@ -16,6 +16,7 @@ from training.loop import Recipe
 from training.signals import StopRequest
 
 CPU = torch.device("cpu")
+SINGLE = Group(Topology(), CPU)
 FP32 = Precision(dtype=torch.float32, loss_scaling=False)
 SCALED = Precision(dtype=torch.float32, loss_scaling=True)  # what fp16 does, where there is no fp16
 
@@ -103,7 +104,7 @@ def on_ranks(world_size, function, folder: Path, *arguments):
     if world_size == 1:
         return [function(Group(Topology(), CPU), *arguments)]
     # Forked from one process that has torch imported already: that import costs more than most tests.
-    multiprocessing.set_forkserver_preload(["torch._dynamo", "training"])
+    multiprocessing.set_forkserver_preload(["torch._dynamo", "training.runs"])
     start_processes(_call, (world_size, function, folder, arguments), nprocs=world_size, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world_size)]
 
