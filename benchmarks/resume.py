@@ -44,7 +44,7 @@ def plans(index: BlockIndex, batch_size: int) -> Iterator[tuple[str, Plan]]:
         yield (
             name,
             Plan(
-                index=index,
+                indexes=(index,),
                 order=order,
                 batch_size=batch_size,
                 topology=topology,

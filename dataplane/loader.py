@@ -103,7 +103,7 @@ class Session:
             config.url, version=version or config.version, storage_options=config.storage_options
         )
         self.plan = Plan(
-            index=self.dataset.index,
+            indexes=(self.dataset.index,),
             order=order or self._suited_order(),
             batch_size=config.batch_size,
             topology=self.topology,

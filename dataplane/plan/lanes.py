@@ -60,16 +60,18 @@ class Lanes:
         kept = high > low  # blocks without rows take no part
         return self._blocks[first:last][kept], (low - place[:-1])[kept], (high - low)[kept]
 
-    def epoch(self, lane: int, epoch: int, *, window_blocks: int) -> "LaneEpoch":
-        return LaneEpoch(self, lane, epoch, window_blocks)
+    def epoch(self, lane: int, epoch: int, *, window_blocks: int, num_read: int | None = None) -> "LaneEpoch":
+        """`num_read`: only so many of its places are ever read; None for all."""
+        return LaneEpoch(self, lane, epoch, window_blocks, num_read)
 
 
 class LaneEpoch:
     """One lane in one epoch: its segments permuted, grouped into windows, the rows of each permuted."""
 
-    def __init__(self, lanes: Lanes, lane: int, epoch: int, window_blocks: int) -> None:
+    def __init__(self, lanes: Lanes, lane: int, epoch: int, window_blocks: int, num_read: int | None) -> None:
         self._lanes, self._lane, self._epoch = lanes, lane, epoch
         self._window_blocks = window_blocks
+        self._num_read = num_read
         self._window: Window | None = None
 
     @cached_property
@@ -102,9 +104,11 @@ class LaneEpoch:
         if self._lanes.shuffle:
             order = permutation(len(segment), self._key(_ROWS, number))
             segment, row = segment[order], row[order]
+        start = int(self._ends[first] - count[0])
+        if self._num_read is not None:
+            segment, row = segment[: self._num_read - start], row[: self._num_read - start]
         last_use = np.zeros(len(block), np.int64)
         np.maximum.at(last_use, segment, np.arange(len(segment)))
-        start = int(self._ends[first] - count[0])
         return Window(
             start=start,
             stop=start + len(segment),

@@ -2,19 +2,12 @@
 
 import heapq
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dataplane.pipeline.stream import _Needs
-from dataplane.plan import BlockIndex, Order, Plan, Position, Topology
-
-
-def index_of(block_rows):
-    count = len(block_rows)
-    zeros = np.zeros(count, np.int64)
-    digests = np.zeros((count, 32), np.uint8)
-    return BlockIndex(["shard"], zeros.astype(np.int32), zeros, zeros, np.array(block_rows), zeros, digests)
+from dataplane.plan import Mixture, Order, Plan, Position, Share, Topology
+from tests.plan.planning import index_of
 
 
 class Slots:
@@ -42,17 +35,20 @@ class Slots:
 
 
 @given(
-    block_rows=st.lists(st.integers(1, 9), min_size=1, max_size=120),
+    sources=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=80), min_size=1, max_size=3),
+    weights=st.one_of(st.none(), st.tuples(*[st.sampled_from([0.01, 0.2, 1.0])] * 3)),
+    shares=st.one_of(st.none(), st.lists(st.sampled_from([1.0, 1.4, 3.0]), min_size=8, max_size=8)),
     world_size=st.sampled_from([1, 2, 3, 5, 8]),
     batch_size=st.integers(1, 9),
     order=st.one_of(st.none(), st.tuples(st.integers(1, 20), st.integers(1, 5))),
     endless=st.booleans(),
     start=st.floats(0, 0.99),
 )
-def test_the_promised_slots_always_suffice(block_rows, world_size, batch_size, order, endless, start):
+def test_the_promised_slots_always_suffice(sources, weights, shares, world_size, batch_size, order, endless, start):
     lanes, window = order or (None, None)
+    shares = tuple(shares[:world_size]) if shares is not None and batch_size > 3 else None
     plan = Plan(
-        index=index_of(block_rows),
+        indexes=tuple(index_of(rows) for rows in sources),
         order=Order.suited(
             seed=1,
             shuffle=True,
@@ -63,9 +59,12 @@ def test_the_promised_slots_always_suffice(block_rows, world_size, batch_size, o
         batch_size=batch_size,
         topology=Topology(rank=world_size - 1, world_size=world_size),
         endless=endless,
+        shares=shares,
+        mixture=weights and Mixture(shares=tuple(Share(weight=weight) for weight in weights[: len(sources)])),
     )
-    slots = Slots(min(len(block_rows), plan.most_blocks_at_once))
-    needs = _Needs(plan.reads(Position(0, int(start * sum(block_rows)))))
+    slots = Slots(min(sum(map(len, sources)), plan.most_blocks_at_once))
+    begin = int(start * min(plan.sequence.length, 2000))
+    needs = _Needs(plan.reads(Position(0, begin)))
     steps = 0
     while steps < 300 and (reads := needs.next_reads()) is not None:
         for step in range(len(reads)):

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataplane.plan import BlockIndex, Order, Plan, Position, Topology
+from dataplane.plan import Order, Plan, Position, Topology
 from dataplane.plan.plan import batch_elements
+from tests.plan.planning import all_samples, flat, global_batches, index_of, steps_of
+from tests.plan.planning import plans_of as plans_of_sources
 
 WORLD_SIZES = [1, 2, 3, 5, 8]
 
@@ -30,65 +32,8 @@ def orders(draw):
     )
 
 
-def index_of(num_rows):
-    count = len(num_rows)
-    rows = np.array(num_rows, np.int64)
-    return BlockIndex(
-        ["shard"],
-        np.zeros(count, np.int32),
-        np.arange(count, dtype=np.int64) * 100,
-        np.full(count, 100),
-        rows,
-        rows * 10,
-        np.zeros((count, 32), np.uint8),
-    )
-
-
 def plans_of(rows, order, batch_size, world_size, **options):
-    return [
-        Plan(
-            index=index_of(rows),
-            order=order,
-            batch_size=batch_size,
-            topology=Topology(rank=rank, world_size=world_size),
-            **options,
-        )
-        for rank in range(world_size)
-    ]
-
-
-def steps_of(plan, position=Position(), *, limit=None, first=0, stride=1):  # noqa: B008
-    """(samples, position after, filler) of each step; a sample is its (block, row)."""
-    reads = plan.reads(position, first=first, stride=stride)
-    steps = (
-        (
-            list(zip(each.block[step].tolist(), each.row[step].tolist(), strict=True)),
-            each.positions(range(step, step + 1))[0],
-            each.num_filler,
-        )
-        for each in reads
-        for step in range(len(each))
-    )
-    return list(itertools.islice(steps, limit))
-
-
-def global_batches(plans, position=Position(), limit=None):  # noqa: B008
-    """The samples of each step over all ranks in rank order, without filler; and the positions after."""
-    ranks = [steps_of(plan, position, limit=limit) for plan in plans]
-    batches, positions = [], []
-    for step in zip(*ranks, strict=True):  # all ranks take equally many steps
-        batches.append([s for samples, _, filler in step for s in samples[: len(samples) - filler]])
-        assert len({after for _, after, _ in step}) == 1
-        positions.append(step[0][1])
-    return batches, positions
-
-
-def all_samples(rows):
-    return [(block, row) for block, count in enumerate(rows) for row in range(count)]
-
-
-def flat(batches):
-    return [sample for batch in batches for sample in batch]
+    return plans_of_sources([rows], order, batch_size, world_size, **options)
 
 
 @given(blocks, orders(), batch_sizes, world_sizes)
@@ -326,7 +271,7 @@ def test_a_million_blocks_need_no_array_as_long_as_the_samples(shuffle, batch_si
     blocks, rows = 1_000_000, 256
     index = index_of(np.full(blocks, rows))
     order = Order.suited(seed=0, shuffle=shuffle, global_batch_size=batch_size)
-    plan = Plan(index=index, order=order, batch_size=batch_size, topology=Topology())
+    plan = Plan(indexes=(index,), order=order, batch_size=batch_size, topology=Topology())
     start = time.perf_counter()
     tracemalloc.start()
     try:
