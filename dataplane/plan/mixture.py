@@ -166,7 +166,7 @@ class MixedSequence:
 
     @cached_property
     def stride(self) -> Ints:
-        """(active sources,) how many elements further a source is in the next pass. A whole one begins an epoch there."""
+        """(active sources,) how many elements further each is in the next pass. A whole one begins an epoch."""
         rows = np.array([max(1, self.num_rows[number]) for number in self.active])
         whole = np.array([self.mixture.shares[number].is_whole for number in self.active])
         if self.length == NEVER:
