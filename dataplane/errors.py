@@ -8,6 +8,7 @@ DataplaneError
 ├── CorruptBlockError            bytes that do not match their digest, or do not decode
 ├── StoreError
 │   ├── TruncatedObjectError     an object ends before the bytes asked for
+│   ├── ChangedObjectError       an object was replaced while it was being read
 │   ├── StoreUnavailableError    the store cannot be reached or keeps refusing
 │   └── StorePermissionError     the store refuses these credentials
 ├── InputError                   a source of preprocessing that cannot be read as what it claims to be
@@ -52,8 +53,17 @@ class TruncatedObjectError(StoreError):
     """An object ends before the bytes asked for, or its body came short."""
 
 
+class ChangedObjectError(StoreError):
+    """An object was replaced by another while it was being read; what was read of the two is not to be mixed."""
+
+
 class StoreUnavailableError(StoreError):
     """The store cannot be reached, or kept failing until the retries were used up."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status of the last answer; None where there was none."""
 
 
 class StorePermissionError(StoreError):

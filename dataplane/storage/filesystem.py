@@ -27,12 +27,12 @@ def filesystem_of(url: str, options: Mapping[str, Any] | None = None) -> tuple[A
         return fsspec.filesystem("file"), url.removeprefix("file://")
     try:
         if protocol in object_store.PROTOCOLS:
-            if object_store.Runtime.lost:
+            if object_store.LIBRARY.lost:
                 raise StoreError(
                     f"{url}: this process was forked from one that had used an object store; "
                     "start it with spawn or forkserver instead"
                 )
-            object_store.Runtime.use()
+            object_store.LIBRARY.use()
             arguments: Any = object_store.connection_arguments(url, options)
             return ObstoreFilesystem(cast("Any", protocol), **arguments), url.split("://", 1)[1]
         filesystem, path = fsspec.core.url_to_fs(url, **options)

@@ -12,6 +12,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dataplane.errors import StorePermissionError, StoreUnavailableError
+from dataplane.metrics import Metrics
 from dataplane.storage.local import TEMPORARY_PREFIX
 from dataplane.storage.store import Stat, check_length
 
@@ -34,6 +35,7 @@ class FsspecStore:
         self._filesystem: AbstractFileSystem = filesystem
         self._root = root.rstrip("/")
         self.url = url
+        self.metrics = Metrics()
         # fsspec's own `mv` copies, takes names for patterns, and is there only where a file system cannot rename.
         self._renames = type(filesystem).mv is not AbstractFileSystem.mv
 

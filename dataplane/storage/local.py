@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dataplane.buffers import BufferPool
 from dataplane.errors import StorePermissionError, StoreUnavailableError
+from dataplane.metrics import Metrics
 from dataplane.storage.store import Stat, check_length
 
 # Blocks that may be between reading and decoding at once, and cost no fresh memory.
@@ -26,6 +27,7 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         self._root = root
         self.url = str(root)
+        self.metrics = Metrics()
         self._buffers = BufferPool(READ_BUFFERS)
 
     def __reduce__(self) -> tuple[type["LocalStore"], tuple[Path]]:

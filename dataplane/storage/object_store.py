@@ -1,16 +1,10 @@
-"""A prefix of a bucket on S3, GCS or Azure, through obstore.
+"""A prefix of a bucket on S3, GCS or Azure, through obstore."""
 
-obstore runs its requests on threads of its own, which a fork does not copy: in a child process of a parent that has
-used it, every request would hang. There the same requests are made by a relay process (`dataplane.storage.relay`).
-"""
-
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +19,8 @@ from obstore.exceptions import (
 from obstore.store import from_url
 
 from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError, TruncatedObjectError
-from dataplane.storage.relay import Relay, describe
+from dataplane.metrics import Metrics
+from dataplane.storage.fork_safe import Library
 from dataplane.storage.store import Stat, check_length
 
 PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl")
@@ -56,21 +51,7 @@ _SDK_REGIONS = {"AWS_REGION", "AWS_DEFAULT_REGION"}
 _CLIENT = {"connect_timeout": "5s", "timeout": "20s"}
 
 
-class Runtime:
-    """Whether this process may use obstore: not after a fork from a process that had used it."""
-
-    used = False
-    lost = False
-
-    @classmethod
-    def use(cls) -> None:
-        if not cls.used and not cls.lost:
-            cls.used = True
-            os.register_at_fork(after_in_child=cls._forked)
-
-    @classmethod
-    def _forked(cls) -> None:
-        cls.used, cls.lost = False, True
+LIBRARY = Library()
 
 
 class ObjectStore:
@@ -80,48 +61,33 @@ class ObjectStore:
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:  # Any: as obstore's own options
         self.url = url.rstrip("/")
+        self.metrics = Metrics()
         self._options = dict(options)
         self._store: Any = None
 
-    def __reduce__(self) -> tuple[type["ObjectStore"], tuple[str, dict[str, Any]]]:
-        return ObjectStore, (self.url, self._options)
-
     def read(self, path: str) -> bytes:
-        if relayed := self._relayed():
-            return bytes(relayed("read", path))
         with self._translated(path) as store:
             return obstore.get(store, path).bytes().to_bytes()
 
     def read_range(self, path: str, start: int, stop: int) -> memoryview:
-        if relayed := self._relayed():
-            data = memoryview(relayed("read_range", path, start, stop))
-        elif start == stop:  # an empty range cannot be asked for
+        if start == stop:  # an empty range cannot be asked for
             self.size(path)
             return memoryview(b"")
-        else:
-            with self._translated(path) as store:
-                data = memoryview(obstore.get_range(store, path, start=start, end=stop))
+        with self._translated(path) as store:
+            data = memoryview(obstore.get_range(store, path, start=start, end=stop))
         check_length(self.url, path, start, stop, len(data))
         return data
 
     def write(self, path: str, data: bytes | memoryview) -> None:
-        if relayed := self._relayed():
-            relayed("write", path, data=data)
-            return
         with self._translated(path) as store:
             obstore.put(store, path, data)
 
     def create(self, path: str, data: bytes | memoryview) -> None:
-        if relayed := self._relayed():
-            relayed("create", path, data=data)
-            return
         with self._translated(path) as store:
             # A conditional put is one request; only a multipart upload could leave parts behind.
             obstore.put(store, path, data, mode="create", use_multipart=False)
 
     def list(self, folder: str) -> list[str]:
-        if relayed := self._relayed():
-            return bytes(relayed("list", folder)).decode().split("\0")[:-1]
         with self._translated(folder) as store:
             pages = obstore.list(store, prefix=folder or None)
             return sorted(entry["path"] for page in pages for entry in page)
@@ -130,38 +96,24 @@ class ObjectStore:
         return self.stat(path).num_bytes
 
     def stat(self, path: str) -> Stat:
-        if relayed := self._relayed():
-            return Stat(**json.loads(relayed("stat", path)))
         with self._translated(path) as store:
             return _stat_of(obstore.head(store, path))
 
     def scan(self, folder: str) -> dict[str, Stat]:
-        if relayed := self._relayed():
-            return {path: Stat(**stat) for path, stat in json.loads(relayed("scan", folder)).items()}
         with self._translated(folder) as store:
             pages = obstore.list(store, prefix=folder or None)
             found = {entry["path"]: _stat_of(entry) for page in pages for entry in page}
             return dict(sorted(found.items()))
 
     def delete(self, path: str) -> None:
-        if relayed := self._relayed():
-            relayed("delete", path)
-            return
         with self._translated(path) as store:
             try:
                 obstore.delete(store, path)
             except FileNotFoundError:
                 return
 
-    def _relayed(self) -> "partial[bytes] | None":
-        """In a forked process, the function that has a method's work done elsewhere."""
-        if not Runtime.lost:
-            return None
-        return partial(Relay.of_this_process().call, describe(self.url, self._options))
-
     def _opened(self) -> Any:  # Any: one of obstore's store classes
         if self._store is None:
-            Runtime.use()
             protocol, _, path = self.url.partition("://")
             # Every character of our URLs is literal; obstore takes some for escapes, queries and fragments.
             url = f"{protocol.replace('s3a', 's3')}://{quote(path, safe='/@:')}"

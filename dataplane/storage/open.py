@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dataplane.storage import object_store
+from dataplane.storage import hdfs, object_store
 from dataplane.storage.filesystem import filesystem_of, protocol_of
+from dataplane.storage.fork_safe import ForkSafeStore
 from dataplane.storage.fsspec_store import FsspecStore
+from dataplane.storage.hdfs import HdfsStore
 from dataplane.storage.local import LocalStore
 from dataplane.storage.object_store import ObjectStore
 from dataplane.storage.store import Store
@@ -21,6 +23,8 @@ def open_store(url: str, options: Mapping[str, Any] | None = None) -> Store:
     if protocol == "file":
         return LocalStore(Path(url.removeprefix("file://")).absolute())
     if protocol in object_store.PROTOCOLS:
-        return ObjectStore(url, options or {})
+        return ForkSafeStore(ObjectStore, object_store.LIBRARY, url, options or {})
+    if protocol == "hdfs":
+        return ForkSafeStore(HdfsStore, hdfs.LIBRARY, url, options or {})
     filesystem, path = filesystem_of(url, options)
     return FsspecStore(filesystem, path, url.rstrip("/"))

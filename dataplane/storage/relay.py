@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any, ClassVar, NoReturn
 
 from dataplane import errors
+from dataplane.metrics import Metrics
 from dataplane.storage.store import Stat
 
 # Requests that one relay has under way at once; two loaders' worth of fetch threads.
@@ -37,6 +38,7 @@ _ERRORS: dict[str, type[Exception]] = {
         errors.StoreError,
         errors.StorePermissionError,
         errors.StoreUnavailableError,
+        errors.ChangedObjectError,
         errors.TruncatedObjectError,
     )
 }
@@ -62,7 +64,7 @@ class Relay:
             )
         self._connection = Connection(ours.detach())
         self._lock = threading.Lock()
-        self._waiting: dict[int, Future[bytes]] = {}
+        self._waiting: dict[int, tuple[Future[bytes], Metrics]] = {}
         self._lost: str | None = None
         self._next = 0
         threading.Thread(target=self._receive, name="dataplane-relay", daemon=True).start()
@@ -83,14 +85,16 @@ class Relay:
             cls._current._connection.close()
             cls._current = None
 
-    def call(self, store: str, verb: str, *arguments: str | int, data: bytes | memoryview = b"") -> bytes:
+    def call(
+        self, store: str, metrics: Metrics, verb: str, *arguments: str | int, data: bytes | memoryview = b""
+    ) -> bytes:
         """The answer of the method `verb` of a store described by `describe`; raises what it raised."""
         answer: Future[bytes] = Future()
         with self._lock:
             if self._lost:
                 raise errors.StoreUnavailableError(self._lost)
             number, self._next = self._next, self._next + 1
-            self._waiting[number] = answer
+            self._waiting[number] = answer, metrics
             header = {"number": number, "store": store, "verb": verb, "arguments": arguments}
             try:
                 # Credentials go through the socket, never on the command line.
@@ -108,7 +112,8 @@ class Relay:
             while True:
                 header = json.loads(self._connection.recv_bytes())
                 data = self._connection.recv_bytes()
-                answer = self._waiting.pop(header["number"])
+                answer, metrics = self._waiting.pop(header["number"])
+                metrics.add(**header["metrics"])
                 if "error" in header:
                     kind = _ERRORS.get(header["error"], errors.StoreError)
                     answer.set_exception(kind(data.decode()))
@@ -121,11 +126,52 @@ class Relay:
             self._lost = lost
             waiting = list(self._waiting.values())
             self._waiting.clear()
-        for answer in waiting:
+        for answer, _ in waiting:
             answer.set_exception(errors.StoreUnavailableError(lost))  # one each: it gathers notes on its way
 
 
 os.register_at_fork(after_in_child=Relay._forget)
+
+
+class RelayedStore:
+    """A store whose requests the relay of this process makes."""
+
+    is_local = False
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:  # Any: as the stores' own options
+        self.url = url
+        self.metrics = Metrics()
+        self._description = describe(url, options)
+
+    def read(self, path: str) -> bytes:
+        return self._call("read", path)
+
+    def read_range(self, path: str, start: int, stop: int) -> bytes:
+        return self._call("read_range", path, start, stop)
+
+    def write(self, path: str, data: bytes | memoryview) -> None:
+        self._call("write", path, data=data)
+
+    def create(self, path: str, data: bytes | memoryview) -> None:
+        self._call("create", path, data=data)
+
+    def list(self, folder: str) -> list[str]:
+        return self._call("list", folder).decode().split("\0")[:-1]
+
+    def size(self, path: str) -> int:
+        return self.stat(path).num_bytes
+
+    def stat(self, path: str) -> Stat:
+        return Stat(**json.loads(self._call("stat", path)))
+
+    def scan(self, folder: str) -> dict[str, Stat]:
+        return {path: Stat(**stat) for path, stat in json.loads(self._call("scan", folder)).items()}
+
+    def delete(self, path: str) -> None:
+        self._call("delete", path)
+
+    def _call(self, verb: str, *arguments: str | int, data: bytes | memoryview = b"") -> bytes:
+        return Relay.of_this_process().call(self._description, self.metrics, verb, *arguments, data=data)
 
 
 def describe(url: str, options: Mapping[str, Any]) -> str:
@@ -159,6 +205,12 @@ def serve(descriptor: int) -> NoReturn:
     connection = Connection(descriptor)
     stores: dict[str, Any] = {}
     lock = threading.Lock()
+    told: dict[str, dict[str, float]] = {}
+
+    def news_of(store: str) -> dict[str, float]:
+        """What the store has counted since its caller last heard of it."""
+        before, told[store] = told.get(store, {}), stores[store].metrics.snapshot()
+        return {name: value - before.get(name, 0) for name, value in told[store].items()}
 
     def answer(request: dict[str, Any], data: bytes) -> None:
         header: dict[str, Any] = {"number": request["number"]}
@@ -171,6 +223,7 @@ def serve(descriptor: int) -> NoReturn:
             header["error"] = name
             body = (text if name in _ERRORS else f"{name}: {text}").encode()
         with lock, contextlib.suppress(OSError):
+            header["metrics"] = news_of(request["store"])
             connection.send_bytes(json.dumps(header).encode())
             connection.send_bytes(body)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dataplane.errors import TruncatedObjectError
+from dataplane.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Store(Protocol):
     """Where the root is; carries no credentials."""
     is_local: bool
     """Whether reads cost no more than those of a local cache would."""
+    metrics: Metrics
+    """Where requests over a network are counted, every attempt of each; set it to count elsewhere."""
 
     def read(self, path: str) -> bytes:
         """The whole object. Raises FileNotFoundError where there is none."""

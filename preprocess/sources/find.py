@@ -12,9 +12,8 @@ from typing import Any
 from fsspec.utils import glob_translate
 
 from dataplane.errors import InputError
-from dataplane.storage import Store, filesystem_of, open_store
+from dataplane.storage import Store, open_store
 from dataplane.storage.filesystem import protocol_of
-from dataplane.storage.object_store import PROTOCOLS as OBJECT_PROTOCOLS
 from preprocess.sources.input_file import Compression, Form, InputFile
 
 _COMPRESSIONS = {".gz": Compression.GZIP, ".zst": Compression.ZSTD, ".zstd": Compression.ZSTD}
@@ -68,7 +67,7 @@ def find_inputs(
     num_hidden = 0
     with ThreadPoolExecutor(_SIZE_REQUESTS) as pool:
         for source in sources:
-            store, paths, hidden = _resolve(source, opened, storage_options)
+            store, paths, hidden = _resolve(source, opened)
             num_hidden += hidden
             for file in pool.map(lambda path, s=store: _input_file(s, path, format), paths):
                 if str(file) in found:
@@ -81,15 +80,11 @@ def find_inputs(
     )
 
 
-def _resolve(
-    source: str,
-    opened: Callable[[str], Store],
-    options: Mapping[str, Any] | None,  # Any: as the stores' own options
-) -> tuple[Store, list[str], int]:
+def _resolve(source: str, opened: Callable[[str], Store]) -> tuple[Store, list[str], int]:
     """The store of a source, the paths in it, and how many hidden files were passed over."""
     url = source.rstrip("/") or source
     root, name = split_url(url)
-    kind = _kind_of(url, opened(root), name, options)
+    kind = _kind_of(url, opened(root), name)
     if kind == "file":
         return opened(root), [name], 0
     if kind == "directory":
@@ -126,31 +121,19 @@ def split_url(url: str) -> tuple[str, str]:
     return f"{protocol}://{folder if slash else rest}", name if slash else ""
 
 
-def _kind_of(
-    url: str,
-    store: Store,
-    name: str,
-    options: Mapping[str, Any] | None,  # Any: as the stores' own options
-) -> str | None:
+def _kind_of(url: str, store: Store, name: str) -> str | None:
     """ "file", "directory", or None where there is neither."""
-    protocol = protocol_of(url)
-    if protocol == "file":
+    if protocol_of(url) == "file":
         path = Path(url.removeprefix("file://"))
         if path.exists() and not path.is_dir() and not path.is_file():
             raise InputError(f"{url}: is a pipe or a device; only files can be read, write it to one first")
         return "directory" if path.is_dir() else "file" if path.exists() else None
-    if protocol in OBJECT_PROTOCOLS:
-        try:
-            if name and store.size(name) >= 0:
-                return "file"
-        except FileNotFoundError:
-            pass
-        return "directory" if store.list(name) else None
-    filesystem, path_there = filesystem_of(url, options)
     try:
-        return str(filesystem.info(path_there)["type"])
+        if name and store.size(name) >= 0:
+            return "file"
     except FileNotFoundError:
-        return None
+        pass
+    return "directory" if store.list(name) else None
 
 
 def _input_file(store: Store, path: str, format: str) -> InputFile:
