@@ -297,10 +297,11 @@ class TestDataset:
     def test_commands_read_and_write_it(self, hdfs_url, tmp_path, capsys):
         from dataplane.cli import main
 
-        open_store(hdfs_url).write("in/rows.jsonl", "".join(f'{{"n": {n}}}\n' for n in range(50)).encode())
+        for name, numbers in (("in/rows.jsonl", range(50)), ("more/rows.jsonl", range(50, 100))):
+            open_store(hdfs_url).write(name, "".join(f'{{"n": {n}}}\n' for n in numbers).encode())
         for arguments in (
             ["preprocess", f"{hdfs_url}/in", f"{hdfs_url}/out", "--quiet"],
-            ["preprocess", f"{hdfs_url}/in/*.jsonl", f"{hdfs_url}/out", "--append", "--quiet"],
+            ["preprocess", f"{hdfs_url}/more/*.jsonl", f"{hdfs_url}/out", "--append", "--quiet"],
             ["verify", f"{hdfs_url}/out"],
             ["inspect", f"{hdfs_url}/out", "--json"],
         ):
