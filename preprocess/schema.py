@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dataplane.errors import InputError
 from preprocess.seen import Place, Seen, Shift, fields_of, spoken
+from preprocess.text_column import TextColumn
 
 _WIDENING = (
     (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
@@ -37,6 +38,9 @@ class Survey:
         self._num_rows = 0
         self._suspects: list[Seen] = []
         self._tables: dict[bytes, tuple[pa.Schema, str]] = {}  # by what they are, in order: each kind of table once
+        self._texts: dict[str, TextColumn] = {}
+        self._num_text_rows = 0
+        self._beside_texts = pa.schema([])
         self._names: dict[str, None] = {}  # a set that keeps order
         self._file: str | None = None
         self._num_lines = 0  # of the file, in the pieces so far
@@ -69,6 +73,16 @@ class Survey:
         self._tables.setdefault(schema.serialize().to_pybytes(), (schema, where))
         self._names |= dict.fromkeys(all_names or schema.names)
 
+    def add_texts(
+        self, columns: Mapping[str, TextColumn], num_rows: int, beside: pa.Schema, all_names: Iterable[str]
+    ) -> None:
+        """Adds rows of text, whose types follow from all such rows, with columns of known types beside them."""
+        for name, column in columns.items():
+            self._texts.setdefault(name, TextColumn()).merge(column)
+        self._num_text_rows += num_rows
+        self._beside_texts = merge_schemas(self._beside_texts, beside) if len(self._beside_texts) else beside
+        self._names |= dict.fromkeys(all_names)
+
     def merge(self, other: "Survey") -> None:
         """Adds what another survey, with the same arguments, found in what comes next of the inputs."""
         if self.is_refused:
@@ -78,6 +92,8 @@ class Survey:
         self._suspects = [self._rows]
         self._num_rows += other._num_rows
         self._tables |= {key: table for key, table in other._tables.items() if key not in self._tables}
+        if other._texts or other._beside_texts.names:
+            self.add_texts(other._texts, other._num_text_rows, other._beside_texts, ())
         self._names |= other._names
         if other._file is not None:
             self.add_lines(other._file, other._num_lines)
@@ -92,6 +108,8 @@ class Survey:
             place, reason = refusal
             raise InputError(f"{spoken(place)}: {reason}")
         tables = list(self._tables.values())
+        if self._texts or self._beside_texts.names:
+            tables.insert(0, (self._text_schema(), "the CSV inputs"))
         if self._rows.count:
             tables.insert(0, (pa.schema(self._rows.arrow_fields(list(self._known))), "the JSON inputs"))
         merged = tables[0][0] if tables else pa.schema([])
@@ -112,6 +130,9 @@ class Survey:
             "rows": self._rows.to_dict(),
             "num_rows": self._num_rows,
             "tables": [[_to_text(schema), where] for schema, where in self._tables.values()],
+            "texts": {name: column.to_dict() for name, column in self._texts.items()},
+            "num_text_rows": self._num_text_rows,
+            "beside_texts": _to_text(self._beside_texts),
             "names": list(self._names),
             "file": self._file,
             "num_lines": self._num_lines,
@@ -129,9 +150,17 @@ class Survey:
         survey._names = dict.fromkeys(saved["names"])
         for schema, where in saved["tables"]:
             survey.add_schema(_from_text(schema), where, survey._names)
+        survey._texts = {name: TextColumn(**column) for name, column in saved["texts"].items()}
+        survey._num_text_rows = saved["num_text_rows"]
+        survey._beside_texts = _from_text(saved["beside_texts"])
         survey._file = saved["file"]
         survey._num_lines = saved["num_lines"]
         return survey
+
+    def _text_schema(self) -> pa.Schema:
+        known = {field.name: field.type for field in self._known}
+        texts = [column.arrow_field(name, self._num_text_rows, known.get(name)) for name, column in self._texts.items()]
+        return pa.schema([*self._beside_texts, *texts])
 
     def _refusal(self) -> tuple[Place, str] | None:
         if not self._suspects:
@@ -156,8 +185,10 @@ def merge_schemas(one: pa.Schema, other: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type with dictionaries replaced by their values, and without metadata, at every level."""
+    """The type with dictionaries replaced by their values, extensions by their storage, and without metadata."""
     types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if types.is_struct(kind):
@@ -171,6 +202,16 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if types.is_list(kind):
         return pa.list_(_plain_field(kind.value_field, "item"))
     return kind
+
+
+def plain_schema(schema: pa.Schema, where: str) -> pa.Schema:
+    """The columns of a file by their plain types. Raises InputError if there are none, or two of one name."""
+    if not schema.names:
+        raise InputError(f"{where}: has no columns")
+    if len(set(schema.names)) < len(schema.names):
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        raise InputError(f"{where}: has more than one column named {', '.join(twice)}; rename one")
+    return pa.schema([pa.field(field.name, plain_type(field.type), field.nullable) for field in schema])
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, where: str) -> pa.RecordBatch:

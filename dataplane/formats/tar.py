@@ -66,17 +66,23 @@ class TarFormat:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
+def key_and_field(name: str) -> tuple[str, str] | None:
+    """What a member's name says: the key, with its folders, and the field in lower case; None if it does not."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (match[1], match[2].lower())
+
+
 def _samples(view: memoryview, where: str, *, whole: bool) -> Iterator[_Sample]:
     """The samples in an archive, or in a piece of one. Raises CorruptBlockError if it ends within a member, or, for a
     whole archive, without the mark that ends it."""
     run: _Sample | None = None
     for member in _members(view, where, whole=whole):
-        match = _NAME.fullmatch(member.name)
-        if match is None:
+        split = key_and_field(member.name)
+        if split is None:
             raise CorruptBlockError(
                 f"{where}: member {member.name!r} has no key and field; names must be KEY.FIELD, such as 000.jpg"
             )
-        key, field = match[1], match[2].lower()
+        key, field = split
         stop = member.offset_data + -(-member.size // _RECORD) * _RECORD
         place = (member.offset_data, member.offset_data + member.size)
         if run is None or run.key != key:

@@ -1,12 +1,15 @@
 """Compressed bytes to plain ones, in bounded pieces.
 
-A file may hold any number of gzip members or zstd frames. The libraries end in silence where a file was cut, so each
-member's end is looked for here.
+A file may hold any number of gzip members, zstd frames, or bzip2 or xz streams. The libraries end in silence where a
+file was cut, so each member's end is looked for here.
 """
 
+import bz2
 import itertools
+import lzma
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import zstandard
 
@@ -22,8 +25,13 @@ _HEADER_BYTES = 18
 # A hostile zstd frame makes 128 KiB of 4 bytes, and the decompressor gives all that its input makes:
 # 4 KiB in are at most 128 MiB out, and usually some 16 KiB.
 _ZSTD_PIECE_BYTES = 4 << 10
-# Bounds what gzip makes of one chunk.
-_GZIP_OUTPUT_BYTES = 4 << 20
+# Bounds what the others make of one chunk.
+_OUTPUT_BYTES = 4 << 20
+# The start of an xz stream with its first block's header.
+_XZ_HEAD_BYTES = 12 + 1024
+_LZMA2 = 0x21
+# What xz needs beside its dictionary.
+_XZ_OVERHEAD_BYTES = 1 << 20
 
 
 def decompressed(
@@ -31,8 +39,8 @@ def decompressed(
 ) -> Iterator[bytes]:
     """The plain bytes, in pieces of no particular size.
 
-    Raises InputError naming `where` if the stream is damaged, cut, or needs a zstd window of more than
-    2**window_log bytes.
+    Raises InputError naming `where` if the stream is damaged, cut, or needs a zstd window or an xz dictionary of more
+    than 2**window_log bytes.
     """
     match compression:
         case Compression.NONE:
@@ -41,6 +49,12 @@ def decompressed(
             return _gunzipped(chunks, where)
         case Compression.ZSTD:
             return _unzstd(chunks, where, window_log)
+        case Compression.BZIP2:
+            return _streams(chunks, where, "bzip2", bz2.BZ2Decompressor, window_log)
+        case Compression.XZ:
+            limit = (1 << window_log) + _XZ_OVERHEAD_BYTES
+            xz = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=limit)
+            return _streams(_dictionaries_checked(chunks, where, window_log), where, "xz", xz, window_log)
 
 
 def _gunzipped(chunks: Iterable[bytes | memoryview], where: str) -> Iterator[bytes]:
@@ -55,7 +69,7 @@ def _gunzipped(chunks: Iterable[bytes | memoryview], where: str) -> Iterator[byt
                     break
                 member, any_member = zlib.decompressobj(wbits=31), True
             try:
-                yield member.decompress(data, _GZIP_OUTPUT_BYTES)
+                yield member.decompress(data, _OUTPUT_BYTES)
             except zlib.error as error:
                 raise InputError(f"{where}: the gzip stream is damaged ({error}); fetch the file again") from error
             data = member.unused_data if member.eof else member.unconsumed_tail
@@ -91,6 +105,86 @@ def _unzstd(chunks: Iterable[bytes | memoryview], where: str, window_log: int) -
         raise _cut(where, "zstd")
 
 
+def _streams(
+    chunks: Iterable[bytes | memoryview],
+    where: str,
+    kind: str,
+    begun: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
+    window_log: int,
+) -> Iterator[bytes]:
+    """The content of streams one after another, with zeros between them and at the end."""
+    stream = None
+    for chunk in chunks:
+        data = bytes(chunk)
+        while data:
+            if stream is None:
+                if not (data := data.lstrip(b"\0")):
+                    break
+                stream = begun()
+            try:
+                yield stream.decompress(data, _OUTPUT_BYTES)
+                while not stream.needs_input and not stream.eof:
+                    yield stream.decompress(b"", _OUTPUT_BYTES)
+            except (OSError, lzma.LZMAError) as error:
+                if "Memory usage limit" in str(error):
+                    raise InputError(
+                        f"{where}: needs an xz dictionary of more than the limit of 2^{window_log} bytes; "
+                        "allow it with a larger --zstd-window-log"
+                    ) from None
+                raise InputError(f"{where}: the {kind} stream is damaged ({error}); fetch the file again") from error
+            data = stream.unused_data if stream.eof else b""
+            if stream.eof:
+                stream = None
+    if stream is not None:
+        raise _cut(where, kind)
+
+
+def _dictionaries_checked(
+    chunks: Iterable[bytes | memoryview], where: str, window_log: int
+) -> Iterator[bytes | memoryview]:
+    """The same bytes. Raises InputError if the first block says that it needs too large a dictionary."""
+    chunks = iter(chunks)
+    head = b""
+    for chunk in chunks:
+        head += bytes(chunk)
+        if len(head) >= _XZ_HEAD_BYTES:
+            break
+    num_bytes = _dictionary_bytes(head)
+    if num_bytes > 1 << window_log:
+        raise _too_large("an xz dictionary", num_bytes, where, window_log)
+    yield head
+    yield from chunks
+
+
+def _dictionary_bytes(head: bytes) -> int:
+    """Of the first block of an xz stream; 0 where that is not to be seen."""
+    try:
+        flags, position = head[13], 14
+        for is_there in (flags & 0x40, flags & 0x80):  # the sizes of the block
+            if is_there:
+                _, position = _xz_number(head, position)
+        for _ in range((flags & 3) + 1):
+            kind, position = _xz_number(head, position)
+            size, position = _xz_number(head, position)
+            if kind == _LZMA2:
+                bits = head[position]
+                return 2**32 - 1 if bits == 40 else (2 | bits & 1) << (bits // 2 + 11)
+            position += size
+    except IndexError:
+        pass
+    return 0
+
+
+def _xz_number(data: bytes, position: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and where it ends."""
+    value = shift = 0
+    while data[position] & 0x80:
+        value |= (data[position] & 0x7F) << shift
+        shift += 7
+        position += 1
+    return value | data[position] << shift, position + 1
+
+
 def _pieces(chunks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
     for chunk in chunks:
         for start in range(0, len(chunk), _ZSTD_PIECE_BYTES):
@@ -108,16 +202,18 @@ def _check_header(data: bytes, where: str, window_log: int) -> None:
             "the file is not zstd, or has something else after its last frame"
         ) from error
     if window > 1 << window_log:
-        needed = (window - 1).bit_length()
-        advice = (
-            f"allow it with --zstd-window-log {needed}"
-            if needed <= MAX_WINDOW_LOG
-            else f"compress the file again with a window of at most 2^{MAX_WINDOW_LOG}"
-        )
-        raise InputError(
-            f"{where}: needs a zstd window of {window} bytes, more than the limit of {1 << window_log} "
-            f"(2^{window_log}); {advice}"
-        )
+        raise _too_large("a zstd window", window, where, window_log)
+
+
+def _too_large(what: str, num_bytes: int, where: str, window_log: int) -> InputError:
+    needed = (num_bytes - 1).bit_length()
+    advice = (
+        f"allow it with --zstd-window-log {needed}"
+        if needed <= MAX_WINDOW_LOG
+        else f"compress the file again with at most 2^{MAX_WINDOW_LOG}"
+    )
+    limit = f"the limit of {1 << window_log} (2^{window_log})"
+    return InputError(f"{where}: needs {what} of {num_bytes} bytes, more than {limit}; {advice}")
 
 
 def _cut(where: str, kind: str) -> InputError:

@@ -5,30 +5,51 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from fsspec.utils import glob_translate
 
 from dataplane.errors import InputError
-from dataplane.storage import Store, open_store
+from dataplane.storage import Stat, Store, open_store
 from dataplane.storage.filesystem import protocol_of
+from preprocess.sources.huggingface import in_saved_order
 from preprocess.sources.input_file import Compression, Form, InputFile
 
-_COMPRESSIONS = {".gz": Compression.GZIP, ".zst": Compression.ZSTD, ".zstd": Compression.ZSTD}
+_COMPRESSIONS = {
+    ".gz": Compression.GZIP,
+    ".zst": Compression.ZSTD,
+    ".zstd": Compression.ZSTD,
+    ".bz2": Compression.BZIP2,
+    ".xz": Compression.XZ,
+}
+# Suffixes that say two things at once.
+_SHORT = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz"}
 _FORMS = {
     ".jsonl": Form.JSONL,
     ".ndjson": Form.JSONL,
     ".json": Form.JSONL,
+    ".csv": Form.CSV,
+    ".tsv": Form.TSV,
     ".txt": Form.TEXT,
     ".text": Form.TEXT,
     ".parquet": Form.PARQUET,
     ".pq": Form.PARQUET,
+    ".arrow": Form.ARROW,
+    ".arrows": Form.ARROW,
+    ".ipc": Form.ARROW,
+    ".feather": Form.ARROW,
+    ".tar": Form.TAR,
+    **dict.fromkeys(
+        (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".jp2", ".j2k", ".avif", ".heic"),
+        Form.IMAGE,
+    ),
 }
+_NEVER_COMPRESSED = {Form.PARQUET: "Parquet", Form.IMAGE: "an image"}
 _HIDDEN = re.compile(r"(^|/)[._]")
 _SIZE_REQUESTS = 16  # at once; each is a round trip to an object store
-_PACKED = (".bz2", ".xz", ".zip", ".tar", ".tgz", ".7z", ".lz4", ".tar.gz", ".tar.zst")
+_PACKED = (".zip", ".7z", ".lz4", ".rar", ".br", ".sz")
 _PATTERN = re.compile(r"[*?\[]")
 
 
@@ -69,7 +90,7 @@ def find_inputs(
         for source in sources:
             store, paths, hidden = _resolve(source, opened)
             num_hidden += hidden
-            for file in pool.map(lambda path, s=store: _input_file(s, path, format), paths):
+            for file in pool.map(partial(_input_file, store, format=format), paths.items()):
                 if str(file) in found:
                     raise InputError(f"{file}: named by two sources; name it once")
                 found[str(file)] = file
@@ -80,35 +101,37 @@ def find_inputs(
     )
 
 
-def _resolve(source: str, opened: Callable[[str], Store]) -> tuple[Store, list[str], int]:
-    """The store of a source, the paths in it, and how many hidden files were passed over."""
+def _resolve(source: str, opened: Callable[[str], Store]) -> tuple[Store, dict[str, Stat | None], int]:
+    """The store of a source, what is known of the files in it, in order, and how many hidden ones were passed over."""
     url = source.rstrip("/") or source
     root, name = split_url(url)
     kind = _kind_of(url, opened(root), name)
     if kind == "file":
-        return opened(root), [name], 0
+        return opened(root), {name: None}, 0
+    found: dict[str, Stat | None]
     if kind == "directory":
-        store, paths = opened(url), opened(url).list("")
+        store = opened(url)
+        found = dict(store.scan(""))
     elif match := _PATTERN.search(url, url.find("://") + 1):
         folder, slash, first = url[: match.start()].rpartition("/")
         store = opened(folder or slash or ".")
-        paths = _matching(store, first + url[match.start() :])
+        found = _matching(store, first + url[match.start() :])
     else:
         raise InputError(f"{source}: there is no such file or folder")
-    visible = [path for path in paths if not _HIDDEN.search(path)]
+    visible = sorted(path for path in found if not _HIDDEN.search(path))
     if not visible:
-        hidden = f" but {len(paths)} hidden ones (named .* or _*)" if paths else ""
+        hidden = f" but {len(found)} hidden ones (named .* or _*)" if found else ""
         raise InputError(f"{source}: there is no file{hidden}")
-    return store, visible, len(paths) - len(visible)
+    return store, {path: found[path] for path in in_saved_order(store, visible)}, len(found) - len(visible)
 
 
-def _matching(store: Store, pattern: str) -> list[str]:
+def _matching(store: Store, pattern: str) -> dict[str, Stat | None]:
     if store.is_local:  # looks only into the folders that the pattern crosses
         root = Path(store.url)
         paths = glob.iglob(pattern, root_dir=root, recursive=True, include_hidden=True)
-        return sorted({path for path in paths if (root / path).is_file()})
+        return {path: None for path in paths if (root / path).is_file()}
     matches = re.compile(glob_translate(pattern)).match
-    return [path for path in store.list("") if matches(path)]
+    return {path: stat for path, stat in store.scan("").items() if matches(path)}
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -136,23 +159,26 @@ def _kind_of(url: str, store: Store, name: str) -> str | None:
     return "directory" if store.list(name) else None
 
 
-def _input_file(store: Store, path: str, format: str) -> InputFile:
-    stem, compression = _without_compression(path)
-    suffix = re.search(r"\.[^./]*$", stem.lower())
+def _input_file(store: Store, found: tuple[str, Stat | None], *, format: str) -> InputFile:
+    path, stat = found
+    stem, compression = _without_compression(path.lower())
+    suffix = re.search(r"\.[^./]*$", stem)
     form = _FORMS.get(suffix[0]) if suffix else None
     if format != "auto":
         form = Form(format)
     where = f"{store.url.rstrip('/')}/{path}"
-    if path.lower().endswith(_PACKED):
-        raise InputError(f"{where}: is packed in a way that is not read (.gz and .zst are); unpack it first")
+    if stem.endswith(_PACKED):
+        raise InputError(
+            f"{where}: is packed in a way that is not read ({', '.join(_COMPRESSIONS)} are); unpack it first"
+        )
     if form is None:
         raise InputError(
-            f"{where}: its name does not tell its form (known are {', '.join(_FORMS)}, "
-            "the text ones with .gz or .zst too); say it with --format, or leave the file out"
+            f"{where}: its name does not tell its form (known are {', '.join(_FORMS)}, most of them also with "
+            f"{', '.join(_COMPRESSIONS)}); say it with --format, or leave the file out"
         )
-    if form is Form.PARQUET and compression is not Compression.NONE:
-        raise InputError(f"{where}: Parquet compressed as a whole cannot be read; decompress it first")
-    stat = store.stat(path)
+    if form in _NEVER_COMPRESSED and compression is not Compression.NONE:
+        raise InputError(f"{where}: {_NEVER_COMPRESSED[form]} compressed as a whole is not read; decompress it first")
+    stat = stat or store.stat(path)
     return InputFile(
         store=store,
         path=path,
@@ -163,8 +189,11 @@ def _input_file(store: Store, path: str, format: str) -> InputFile:
     )
 
 
-def _without_compression(path: str) -> tuple[str, Compression]:
+def _without_compression(name: str) -> tuple[str, Compression]:
+    for short, long in _SHORT.items():
+        if name.endswith(short):
+            name = name.removesuffix(short) + long
     for suffix, compression in _COMPRESSIONS.items():
-        if path.lower().endswith(suffix):
-            return path[: -len(suffix)], compression
-    return path, Compression.NONE
+        if name.endswith(suffix):
+            return name.removesuffix(suffix), compression
+    return name, Compression.NONE

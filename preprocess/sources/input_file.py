@@ -18,8 +18,13 @@ class Form(StrEnum):
     """What a file's bytes mean."""
 
     JSONL = "jsonl"
+    CSV = "csv"
+    TSV = "tsv"
     TEXT = "text"
     PARQUET = "parquet"
+    ARROW = "arrow"
+    TAR = "webdataset"
+    IMAGE = "image"
 
 
 class Compression(StrEnum):
@@ -28,6 +33,8 @@ class Compression(StrEnum):
     NONE = "none"
     GZIP = "gzip"
     ZSTD = "zstd"
+    BZIP2 = "bzip2"
+    XZ = "xz"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +60,9 @@ class InputFile:
             yield self.store.read_range(self.path, start, end)
             start, num_bytes = end, min(2 * num_bytes, CHUNK_BYTES)
 
-    def opened(self) -> io.BufferedIOBase:
+    def opened(self) -> io.BufferedReader:
         """A seekable binary file, for readers that jump about. Holds nothing open."""
-        return io.BufferedReader(_RangedFile(self), CHUNK_BYTES >> 4)
+        return _Bounded(_RangedFile(self), CHUNK_BYTES >> 4)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +80,17 @@ class Piece:
     def whole(cls, file: InputFile, stop: int | None = None) -> "Piece":
         """All of a file, which ends at `stop` if it is not cut by bytes."""
         return cls(file=file, start=0, stop=file.num_bytes if stop is None else stop, num_bytes=file.num_bytes)
+
+
+class _Bounded(io.BufferedReader):
+    """Makes no room for what is not there: a damaged length may be anything."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > CHUNK_BYTES:
+            place = self.tell()
+            size = min(size, max(0, self.seek(0, io.SEEK_END) - place))
+            self.seek(place)
+        return super().read(size)
 
 
 class _RangedFile(io.RawIOBase):

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from dataplane.errors import InputError
 from dataplane.metrics import Metrics
-from preprocess.schema import Survey, conform, plain_type
-from preprocess.sources.documents import grouped
+from preprocess.schema import Survey, conform, plain_schema
+from preprocess.sources.documents import check_text_column, grouped, strings_of
 from preprocess.sources.input_file import InputFile, Piece
 
 # Decoded bytes of one record batch, by the row group's average row.
@@ -66,22 +66,9 @@ class Parquet:
         column, file = self._text_column, piece.file
         with _refusals(file), _opened(file) as parquet:
             schema = _schema_of(parquet, file)
-            if column not in schema.names:
-                raise InputError(
-                    f"{file}: has no column {column!r}; its columns are {', '.join(schema.names)}, "
-                    "choose one with --text-column"
-                )
-            kind = schema.field(column).type
-            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-                raise InputError(f"{file}: column {column!r} is of type {kind}, not string")
-            row = sum(parquet.metadata.row_group(number).num_rows for number in range(piece.start))
-            for batch in self._raw_batches(parquet, piece, [column]):
-                texts = batch.column(0)
-                if texts.null_count:
-                    place = row + texts.to_pylist().index(None)
-                    raise InputError(f"{file}: column {column!r} is null in row {place} (from 0)")
-                row += len(texts)
-                yield from texts.to_pylist()
+            check_text_column(schema, column, file)
+            first_row = sum(parquet.metadata.row_group(number).num_rows for number in range(piece.start))
+            yield from strings_of(self._raw_batches(parquet, piece, [column]), column, file, first_row=first_row)
 
     def _raw_batches(self, parquet: pq.ParquetFile, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows as they are in the file; counts `input_bytes` row group by row group."""
@@ -128,13 +115,7 @@ def _group_batches(parquet: pq.ParquetFile, number: int, names: Sequence[str]) -
 
 
 def _schema_of(parquet: pq.ParquetFile, file: InputFile) -> pa.Schema:
-    schema = parquet.schema_arrow
-    if not schema.names:
-        raise InputError(f"{file}: has no columns")
-    if len(set(schema.names)) < len(schema.names):
-        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-        raise InputError(f"{file}: has more than one column named {', '.join(twice)}; rename one")
-    return pa.schema([pa.field(f.name, plain_type(f.type), f.nullable) for f in schema])
+    return plain_schema(parquet.schema_arrow, str(file))
 
 
 def _has_nulls(parquet: pq.ParquetFile, groups: range, name: str) -> bool:

@@ -8,11 +8,15 @@ import pyarrow as pa
 
 from dataplane.metrics import Metrics
 from preprocess.schema import Survey
+from preprocess.sources.arrow_ipc import ArrowIpc
 from preprocess.sources.compression import DEFAULT_WINDOW_LOG, MAX_WINDOW_LOG
 from preprocess.sources.contents import Contents
+from preprocess.sources.delimited import Delimited
+from preprocess.sources.images import Images
 from preprocess.sources.input_file import Form, InputFile, Piece
 from preprocess.sources.jsonl import JsonLines
 from preprocess.sources.parquet import Parquet
+from preprocess.sources.tar import Tar
 from preprocess.sources.text import PlainText, Records
 
 
@@ -20,12 +24,16 @@ from preprocess.sources.text import PlainText, Records
 class Reading:
     """How the bytes of the inputs are understood."""
 
-    format: Literal["auto", "jsonl", "text", "parquet"] = "auto"
+    format: Literal["auto", "jsonl", "csv", "tsv", "text", "parquet", "arrow", "webdataset", "image"] = "auto"
     """`auto` goes by the ends of the files' names."""
     records: Records = "file"
     """What one record of plain text is."""
     text_column: str = "text"
     """Column that holds the documents; also the name of the column that plain text becomes."""
+    column_names: tuple[str, ...] | None = None
+    """Of CSV and TSV that have no header; None takes the first row for one."""
+    file_column: str | None = None
+    """Column of CSV and TSV with the names of files beside them: they become the column `image`, the names `path`."""
     zstd_window_log: int = DEFAULT_WINDOW_LOG
     """Frames with a window of more than 2 to this power bytes are refused."""
 
@@ -64,6 +72,21 @@ def reader_for(form: Form, reading: Reading, metrics: Metrics) -> Reader:
     readers: dict[Form, Callable[[], Reader]] = {
         Form.JSONL: lambda: JsonLines(contents, reading.text_column),
         Form.TEXT: lambda: PlainText(contents, reading.text_column, reading.records, metrics),
+        Form.CSV: lambda: _delimited(contents, ",", reading),
+        Form.TSV: lambda: _delimited(contents, "\t", reading),
+        Form.ARROW: lambda: ArrowIpc(contents, reading.text_column, metrics),
+        Form.TAR: lambda: Tar(contents, reading.text_column),
+        Form.IMAGE: lambda: Images(metrics),
         Form.PARQUET: lambda: Parquet(reading.text_column, metrics),
     }
     return readers[form]()
+
+
+def _delimited(contents: Contents, delimiter: str, reading: Reading) -> Delimited:
+    return Delimited(
+        contents,
+        delimiter,
+        text_column=reading.text_column,
+        column_names=reading.column_names,
+        file_column=reading.file_column,
+    )

@@ -1,4 +1,6 @@
+import bz2
 import gzip
+import lzma
 import zlib
 
 import pytest
@@ -19,6 +21,9 @@ STREAMS = {
         Compression.ZSTD,
         [piece for part in PARTS for piece in (zstandard.compress(part), SKIPPABLE)],
     ),
+    "bzip2": (Compression.BZIP2, [bz2.compress(part) for part in PARTS]),
+    "xz": (Compression.XZ, [lzma.compress(part) for part in PARTS]),
+    "xz with padding": (Compression.XZ, [piece for part in PARTS for piece in (lzma.compress(part), bytes(8))]),
     "plain": (Compression.NONE, PARTS),
 }
 
@@ -36,7 +41,7 @@ def test_every_member_is_read(name, chunk_bytes):
     assert plain(compression, b"".join(members), chunk_bytes=chunk_bytes) == TEXT
 
 
-@pytest.mark.parametrize("name", ["gzip", "zstd", "zstd with skippable frames"])
+@pytest.mark.parametrize("name", ["gzip", "zstd", "zstd with skippable frames", "bzip2", "xz"])
 def test_a_cut_anywhere_but_between_members_is_refused(name):
     compression, members = STREAMS[name]
     whole = b"".join(members)
@@ -53,6 +58,10 @@ def test_zeros_after_gzip_are_padding_and_other_bytes_are_not():
     data = gzip.compress(TEXT)
 
     assert plain(Compression.GZIP, data + bytes(512)) == TEXT
+    for compress, kind in ((bz2.compress, Compression.BZIP2), (lzma.compress, Compression.XZ)):
+        assert plain(kind, compress(TEXT) + bytes(512)) == TEXT
+        with pytest.raises(InputError, match=f"the-file: the {kind} stream is damaged"):
+            plain(kind, compress(TEXT) + b"rubbish" * 100)
     with pytest.raises(InputError, match="the-file: the gzip stream is damaged"):
         plain(Compression.GZIP, data + b"rubbish")
 
@@ -84,9 +93,34 @@ def test_a_window_is_read_or_refused_by_its_size(window_log):
             plain(Compression.ZSTD, data)
 
 
-def test_gzip_output_is_bounded_whatever_the_ratio():
-    bomb = zlib.compress(bytes(64 << 20), wbits=31)
+@pytest.mark.parametrize("window_log", [20, 27, 28])
+def test_an_xz_dictionary_is_read_or_refused_by_its_size(window_log):
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << window_log, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3}]
+    compressor = lzma.LZMACompressor(filters=[{"id": lzma.FILTER_DELTA, "dist": 1}, *filters])
+    data = compressor.compress(TEXT[:1000]) + compressor.flush()
 
-    pieces = decompressed([bomb], Compression.GZIP, where="bomb", window_log=27)
+    assert plain(Compression.XZ, data, window_log=window_log) == TEXT[:1000]
+    with pytest.raises(InputError, match=f"xz dictionary of {1 << window_log} bytes.*--zstd-window-log {window_log}"):
+        plain(Compression.XZ, data, window_log=window_log - 1, chunk_bytes=3)
+
+
+def test_a_later_xz_stream_cannot_take_more_memory_than_allowed():
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 25, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3}]
+    data = lzma.compress(TEXT, preset=0) + lzma.compress(TEXT, filters=filters)
+
+    with pytest.raises(InputError, match=r"more than the limit of 2\^22 bytes; allow it with a larger"):
+        plain(Compression.XZ, data, window_log=22)
+
+
+@pytest.mark.parametrize("kind", [Compression.GZIP, Compression.BZIP2, Compression.XZ])
+def test_output_is_bounded_whatever_the_ratio(kind):
+    compress = {
+        Compression.GZIP: lambda data: zlib.compress(data, wbits=31),
+        Compression.BZIP2: bz2.compress,
+        Compression.XZ: lambda data: lzma.compress(data, preset=0),
+    }
+    bomb = compress[kind](bytes(64 << 20))
+
+    pieces = decompressed([bomb], kind, where="bomb", window_log=27)
 
     assert max(len(piece) for piece in pieces) <= 4 << 20

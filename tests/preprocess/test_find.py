@@ -84,7 +84,9 @@ def test_a_source_without_files_is_refused_by_name(tmp_path, source):
         names(str(tmp_path / source))
 
 
-@pytest.mark.parametrize("name", ["data", "data.csv", "data.gz", "data.jsonl.bz2", "data.parquet.zst"])
+@pytest.mark.parametrize(
+    "name", ["data", "data.xyz", "data.gz", "data.zip", "data.jsonl.lz4", "data.pq.zst", "data.jpg.gz"]
+)
 def test_a_file_of_unknown_form_is_refused_by_name(tmp_path, name):
     make(tmp_path, name)
 
@@ -93,11 +95,11 @@ def test_a_file_of_unknown_form_is_refused_by_name(tmp_path, name):
 
 
 def test_a_form_can_be_said(tmp_path):
-    make(tmp_path, "data.csv", "data.gz")
+    make(tmp_path, "data.csv", "data.gz", "data.jsonl.xz")
 
     files = find_inputs([str(tmp_path)], format="text").files
 
-    assert [(file.form, file.compression) for file in files] == [("text", "none"), ("text", "gzip")]
+    assert [(file.form, file.compression) for file in files] == [("text", "none"), ("text", "gzip"), ("text", "xz")]
 
 
 def test_a_file_named_twice_is_refused(tmp_path):
@@ -105,3 +107,19 @@ def test_a_file_named_twice_is_refused(tmp_path):
 
     with pytest.raises(InputError, match=r"a\.jsonl: named by two sources"):
         names(str(tmp_path), str(tmp_path / "a.jsonl"))
+
+
+def test_every_known_name_tells_its_form(tmp_path):
+    forms = {
+        "a.jsonl.bz2": ("jsonl", "bzip2"),
+        "b.CSV.zst": ("csv", "zstd"),
+        "c.tsv": ("tsv", "none"),
+        "d.feather.xz": ("arrow", "xz"),
+        "e.TGZ": ("webdataset", "gzip"),
+        "f.tar.zst": ("webdataset", "zstd"),
+        "g.JPEG": ("image", "none"),
+        "h.pq": ("parquet", "none"),
+    }
+    make(tmp_path, *forms)
+
+    assert {file.path: (file.form, file.compression) for file in find_inputs([str(tmp_path)]).files} == forms
