@@ -49,7 +49,7 @@ MISTAKES = {
     "not an object": ("list.jsonl OUT", "list.jsonl:1: is an array, not an object"),
     "not UTF-8": ("latin.txt OUT", "latin.txt: not UTF-8, found 0xfc at byte 1"),
     "not Parquet": ("in.jsonl OUT --format parquet", "in.jsonl: not readable as Parquet"),
-    "unknown form": ("data.csv OUT", "data.csv: its name does not tell its form"),
+    "unknown form": ("data.xyz OUT", "data.xyz: its name does not tell its form"),
     "unknown column": ("in.jsonl OUT --columns z", "no input has a column 'z'; the columns are text, n, list"),
     "unknown text column": (
         "in.jsonl OUT --tokenizer TOK --text-column body",
@@ -80,7 +80,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(name, tmp_path, capsys, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dataplane.storage.object_store._RETRIES", IMPATIENT)
     contents = {"in.jsonl": ROWS, "bad.jsonl": BAD_JSON, "list.jsonl": "[1]\n", "null.jsonl": '{"text": null}\n'}
-    for file, content in (contents | {"blank.jsonl": "\n\n", "data.csv": "a,b\n", "wrong.json": "{}"}).items():
+    for file, content in (contents | {"blank.jsonl": "\n\n", "data.xyz": "a,b\n", "wrong.json": "{}"}).items():
         (tmp_path / file).write_text(content)
     (tmp_path / "latin.txt").write_bytes("für".encode("latin-1"))
     line, message = MISTAKES[name]
