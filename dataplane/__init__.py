@@ -4,7 +4,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dataplane.catalog import Dataset, DatasetVersion, DatasetWriter, open_dataset
+    from dataplane.catalog import (
+        Copied,
+        Dataset,
+        DatasetVersion,
+        DatasetWriter,
+        Encoding,
+        Garbage,
+        Shard,
+        ShardWriter,
+        append_shards,
+        collect_garbage,
+        commit_shards,
+        compact,
+        copy_dataset,
+        merge,
+        open_dataset,
+        rollback,
+        versions,
+    )
     from dataplane.loader import StreamingLoader
     from dataplane.pipeline import Batch, Ragged
     from dataplane.plan import Position, Topology
@@ -12,29 +30,55 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Copied",
     "Dataset",
     "DatasetVersion",
     "DatasetWriter",
+    "Encoding",
+    "Garbage",
     "Position",
     "Ragged",
+    "Shard",
+    "ShardWriter",
     "StreamingDataset",
     "StreamingLoader",
     "Topology",
+    "append_shards",
+    "collect_garbage",
+    "commit_shards",
+    "compact",
+    "copy_dataset",
+    "merge",
     "open_dataset",
+    "rollback",
+    "versions",
 ]
 
 # Imported on first use: preprocessing, and the processes that a loader starts, do without the seconds that torch takes.
 _HOMES = {
     "Batch": "dataplane.pipeline",
+    "Copied": "dataplane.catalog",
     "Dataset": "dataplane.catalog",
     "DatasetVersion": "dataplane.catalog",
     "DatasetWriter": "dataplane.catalog",
+    "Encoding": "dataplane.catalog",
+    "Garbage": "dataplane.catalog",
     "Position": "dataplane.plan",
     "Ragged": "dataplane.pipeline",
+    "Shard": "dataplane.catalog",
+    "ShardWriter": "dataplane.catalog",
     "StreamingDataset": "dataplane.torch_dataset",
     "StreamingLoader": "dataplane.loader",
     "Topology": "dataplane.plan",
+    "append_shards": "dataplane.catalog",
+    "collect_garbage": "dataplane.catalog",
+    "commit_shards": "dataplane.catalog",
+    "compact": "dataplane.catalog",
+    "copy_dataset": "dataplane.catalog",
+    "merge": "dataplane.catalog",
     "open_dataset": "dataplane.catalog",
+    "rollback": "dataplane.catalog",
+    "versions": "dataplane.catalog",
 }
 
 

@@ -1,20 +1,21 @@
 """Committing: shards to an index, and one version file, put if absent, that makes them visible."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 
+from dataplane.catalog.ahead import in_order
 from dataplane.catalog.dataset import Dataset, list_versions, open_version
 from dataplane.catalog.index_file import encode_index
 from dataplane.catalog.shards import Shard
 from dataplane.catalog.version import DatasetVersion, IndexPart, Origin, encode_schema, path_of
 from dataplane.errors import DatasetError, DatasetExistsError, VersionConflictError
 from dataplane.plan import Block, BlockIndex
-from dataplane.storage import Store, digest_of
+from dataplane.storage import Stat, Store, digest_of
 
 # Questions to a store at once; each is a small request.
-_REQUESTS = 16
+REQUESTS = 16
 # Each try that fails is another writer's success; more of them in a row is no contention but a fault.
 _TRIES = 1000
 
@@ -36,7 +37,7 @@ def commit_shards(
         VersionConflictError: another writer committed this number meanwhile; then nothing changed.
         ValueError: the parent's blocks have another schema or format.
     """
-    check_shards(store, shards)
+    check_sizes(store, {shard.path: shard.num_bytes for shard in shards})
     return commit_blocks(
         store,
         [block for shard in shards for block in shard.blocks],
@@ -62,18 +63,12 @@ def append_shards(
     For rows that do not depend on what was there before. Makes version 1 where there is none. Raises as
     `commit_shards`, but VersionConflictError only after a thousand lost races.
     """
-    check_shards(store, shards)
     for tries_left in reversed(range(_TRIES)):
         numbers = list_versions(store)
+        parent = open_version(store, numbers[-1]) if numbers else None
         try:
-            return commit_blocks(
-                store,
-                [block for shard in shards for block in shard.blocks],
-                schema=schema,
-                block_format=block_format,
-                num_shards=sum(bool(shard.blocks) for shard in shards),
-                metadata=metadata,
-                parent=open_version(store, numbers[-1]) if numbers else None,
+            return commit_shards(
+                store, shards, schema=schema, block_format=block_format, metadata=metadata, parent=parent
             )
         except VersionConflictError:
             if not tries_left:
@@ -81,19 +76,19 @@ def append_shards(
     raise AssertionError("unreachable")
 
 
-def check_shards(store: Store, shards: Iterable[Shard]) -> None:
-    """Raises DatasetError naming a shard that is not in the store with the size it was written with."""
-    shards = list(shards)
-    with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="check") as pool:
-        for shard, found in zip(shards, pool.map(lambda shard: _size_of(store, shard.path), shards), strict=True):
-            if found != shard.num_bytes:
-                state = "is missing" if found is None else f"has {found} bytes instead of {shard.num_bytes}"
-                raise DatasetError(f"{store.url}/{shard.path}: {state}; nothing was committed, write it again")
+def check_sizes(store: Store, sizes: Mapping[str, int]) -> None:
+    """Raises DatasetError naming a file that is not in the store with this many bytes."""
+    stats = in_order(partial(stat_of, store), sizes, threads=REQUESTS)
+    for (path, expected), found in zip(sizes.items(), stats, strict=True):
+        if found is None or found.num_bytes != expected:
+            state = "is missing" if found is None else f"has {found.num_bytes} bytes instead of {expected}"
+            raise DatasetError(f"{store.url}/{path}: {state}; nothing was committed, write it again")
 
 
-def _size_of(store: Store, path: str) -> int | None:
+def stat_of(store: Store, path: str) -> Stat | None:
+    """None where there is no such object."""
     try:
-        return store.stat(path).num_bytes
+        return store.stat(path)
     except FileNotFoundError:
         return None
 
@@ -113,20 +108,31 @@ def commit_blocks(
     if parent is not None:
         _check_parent(store, parent, schema, block_format)
     index = BlockIndex.from_blocks(blocks)
-    version = DatasetVersion(
-        number=parent.number + 1 if parent else 1,
-        parent=parent.number if parent else None,
-        block_format=block_format,
-        arrow_schema=encode_schema(schema),
-        columns={field.name: str(field.type) for field in schema},
-        num_rows=index.total_rows + (parent.num_rows if parent else 0),
-        num_bytes=int(index.num_bytes.sum()) + (parent.num_bytes if parent else 0),
-        raw_bytes=int(index.raw_bytes.sum()) + (parent.raw_bytes if parent else 0),
-        num_shards=num_shards + (parent.num_shards if parent else 0),
-        index=(*(parent.index if parent else ()), *([_write_index(store, index)] if len(index) else [])),
-        metadata=dict(metadata),
-        origin=origin,
+    return put_version(
+        store,
+        DatasetVersion(
+            number=parent.number + 1 if parent else 1,
+            parent=parent.number if parent else None,
+            block_format=block_format,
+            arrow_schema=encode_schema(schema),
+            columns={field.name: str(field.type) for field in schema},
+            num_rows=index.total_rows + (parent.num_rows if parent else 0),
+            num_bytes=int(index.num_bytes.sum()) + (parent.num_bytes if parent else 0),
+            raw_bytes=int(index.raw_bytes.sum()) + (parent.raw_bytes if parent else 0),
+            num_shards=num_shards + (parent.num_shards if parent else 0),
+            index=(*(parent.index if parent else ()), *([write_index(store, index)] if len(index) else [])),
+            metadata=dict(metadata),
+            made_by="append" if parent else "write",
+            origin=origin,
+        ),
     )
+
+
+def put_version(store: Store, version: DatasetVersion) -> DatasetVersion:
+    """Makes a version visible whose files are in the store.
+
+    Raises VersionConflictError if another writer committed this number meanwhile; then nothing changed.
+    """
     try:
         store.create(path_of(version.number), version.to_json())
     except FileExistsError:
@@ -137,7 +143,8 @@ def commit_blocks(
     return version
 
 
-def _write_index(store: Store, index: BlockIndex) -> IndexPart:
+def write_index(store: Store, index: BlockIndex) -> IndexPart:
+    """Writes an index file, which nothing names yet."""
     data = memoryview(encode_index(index)).cast("B")
     digest = digest_of(data).hex()
     path = f"index/{digest[:32]}.arrow"

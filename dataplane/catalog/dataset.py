@@ -1,18 +1,22 @@
 """Reading: the versions at a URL, and one of them opened."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
+from dataplane.catalog.ahead import in_order
 from dataplane.catalog.index_file import decode_index
 from dataplane.catalog.version import FOLDER, DatasetVersion, IndexPart, number_of, path_of
 from dataplane.errors import CorruptBlockError, DatasetError, DatasetNotFoundError
 from dataplane.formats import Format, format_named
-from dataplane.plan import BlockIndex
-from dataplane.storage import Store, digest_of, open_store
+from dataplane.metrics import Metrics
+from dataplane.plan import Block, BlockIndex
+from dataplane.storage import BlockSource, Store, digest_of, open_store
+
+_THREADS = 8  # enough to keep an object store busy; hashing and decoding use the cores there are
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Dataset:
     @cached_property
     def index(self) -> BlockIndex:
         """All blocks. Reads the index files on first use and checks their digests."""
-        index = BlockIndex.concatenate([self._read_part(part) for part in self.version.index])
+        index = BlockIndex.concatenate([read_index(self.store, part) for part in self.version.index])
         found, expected = (len(index), index.total_rows), (self.version.num_blocks, self.version.num_rows)
         if found != expected:
             raise CorruptBlockError(
@@ -47,17 +51,38 @@ class Dataset:
             )
         return index
 
-    def _read_part(self, part: IndexPart) -> BlockIndex:
-        where = f"{self.store.url}/{part.path}"
+    def read_blocks(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """The rows of some blocks, in this order, each checked against its digest. Reads a little ahead, on threads.
+
+        Raises CorruptBlockError for a damaged block, FileNotFoundError or StoreError for one that cannot be had.
+        """
+        return read_blocks(self.store, self.format, self.schema, (self.index[number] for number in numbers))
+
+
+def read_blocks(store: Store, form: Format, schema: pa.Schema, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
+    """As `Dataset.read_blocks`, for blocks that no version need name."""
+    source = BlockSource(store, None, Metrics())
+
+    def read(block: Block) -> pa.RecordBatch:
         try:
-            data = self.store.read(part.path)
-        except FileNotFoundError:
-            raise CorruptBlockError(
-                f"{where}: version {self.version.number} names this index file and it is missing; restore it"
-            ) from None
-        if (found := digest_of(data).hex()) != part.digest:
-            raise CorruptBlockError(f"{where}: digest {found}, expected {part.digest}; restore the file")
-        return decode_index(data, where)
+            return form.decode(source.read(block), schema)
+        except CorruptBlockError as error:
+            error.add_note(f"while reading {store.url}/{block}")
+            raise
+
+    return in_order(read, blocks, threads=_THREADS)
+
+
+def read_index(store: Store, part: IndexPart) -> BlockIndex:
+    """One index file. Raises CorruptBlockError if it is missing or not what the version names."""
+    where = f"{store.url}/{part.path}"
+    try:
+        data = store.read(part.path)
+    except FileNotFoundError:
+        raise CorruptBlockError(f"{where}: a version names this index file and it is missing; restore it") from None
+    if (found := digest_of(data).hex()) != part.digest:
+        raise CorruptBlockError(f"{where}: digest {found}, expected {part.digest}; restore the file")
+    return decode_index(data, where)
 
 
 def list_versions(store: Store) -> list[int]:

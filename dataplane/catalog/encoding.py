@@ -6,6 +6,8 @@ import pyarrow as pa
 
 from dataplane.formats import ShardBuilder
 
+# A block of a megabyte is a ranged read that an object store serves at near full speed, and shuffles finely.
+BLOCK_BYTES = 1 << 20
 # Large enough that a million-shard listing is petabytes, small enough to build in memory and put at once.
 SHARD_BYTES = 64 << 20
 

@@ -98,6 +98,8 @@ class DatasetVersion(_Record):
     index: tuple[IndexPart, ...]
     metadata: dict[str, str] = {}
     """What the writer has to say: tokenizer, vocabulary, sources."""
+    made_by: str = ""
+    """What was done: write, append, a compaction, a rollback, a merge. Empty in versions from before this was noted."""
     origin: Origin | None = None
     """None where the writer keeps no record of its inputs."""
 

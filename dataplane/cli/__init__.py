@@ -21,6 +21,12 @@ COMMANDS = {
     "profile": "Train, and show how each step's time divides.",
     "demo": "The whole road: text, dataset, training, a kill, a resume, the account.",
     "verify": "Read every block of a dataset and check its digest and its rows.",
+    "versions": "List the versions of a dataset, and what made them.",
+    "rollback": "Commit a new version with the content of an earlier one.",
+    "compact": "Merge runs of small shards into full ones.",
+    "gc": "Show or delete what no kept version names.",
+    "copy": "Copy a dataset between any two stores.",
+    "merge": "Make datasets below a folder one dataset there, without copying.",
 }
 
 
