@@ -3,6 +3,7 @@
 from preprocess.in_place import index_in_place
 from preprocess.progress import display_on, silent
 from preprocess.recipe import Packing, Recipe
+from preprocess.recipe_file import load_recipe, parse_recipe
 from preprocess.report import Report
 from preprocess.run import preprocess
 from preprocess.shuffle import Shuffle
@@ -18,6 +19,8 @@ __all__ = [
     "Split",
     "display_on",
     "index_in_place",
+    "load_recipe",
+    "parse_recipe",
     "preprocess",
     "silent",
 ]

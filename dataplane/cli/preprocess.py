@@ -4,13 +4,14 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 
 from dataplane.catalog import Encoding
 from dataplane.cli.options import STORAGE_OPTION, storage_options
-from preprocess import Packing, Reading, Recipe, display_on, preprocess, silent
+from preprocess import display_on, load_recipe, parse_recipe, preprocess, silent
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -45,27 +46,34 @@ def command(
         ..., metavar="SOURCE...", help="Files, folders (with all below them) or patterns; paths or URLs."
     ),
     destination: str = typer.Argument(..., metavar="DEST", help="Folder of the dataset; a path or a URL."),
+    recipe: str | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="A recipe in YAML, TOML or JSON. Options given beside it go before what it says.",
+    ),
     tokenizer: str | None = typer.Option(
         None, metavar="FILE", help="A `tokenizers` JSON file: tokenise and pack the texts. Without it rows are kept."
     ),
-    sequence_length: int = typer.Option(2048, min=1, help="Tokens of a packed row."),
+    sequence_length: int | None = typer.Option(None, min=1, help="Tokens of a packed row. [default: 2048]"),
     eos_token: str | None = typer.Option(None, metavar="TEXT", help="Token to append to each document."),
-    text_column: str = typer.Option("text", help="Column that holds the texts."),
+    text_column: str | None = typer.Option(None, help="Column that holds the texts. [default: text]"),
     columns: str | None = typer.Option(
-        None, metavar="A,B", help="Columns to keep, without --tokenizer. All if not given."
+        None, metavar="A,B", help="Columns to read, without --tokenizer. All if not given."
     ),
-    format: _Format = typer.Option(_Format.AUTO, help="Form of the inputs; `auto` goes by their names."),
+    format: _Format | None = typer.Option(None, help="Form of the inputs; `auto` goes by their names. [default: auto]"),
     column_names: str | None = typer.Option(None, metavar="A,B", help="Columns of CSV and TSV without a header."),
     file_column: str | None = typer.Option(
         None, metavar="NAME", help="Column of CSV and TSV that names files, such as images: read them too."
     ),
-    records: _Records = typer.Option(_Records.FILE, help="What a record of plain text is."),
-    block_bytes: int = typer.Option(1 << 20, min=1, help="Bytes of a block's rows in memory."),
-    shard_bytes: int = typer.Option(Encoding().shard_bytes, min=1, help="Bytes at which a shard file is full."),
-    codec: _Codec = typer.Option(_Codec.ZSTD, help="Compression of the blocks."),
-    level: int = typer.Option(Encoding().level, min=1, max=22, help="Level of zstd."),
-    zstd_window_log: int = typer.Option(
-        27, min=10, max=31, help="Read zst (xz) with a window (dictionary) of up to 2 to this power bytes."
+    records: _Records | None = typer.Option(None, help="What a record of plain text is. [default: file]"),
+    block_bytes: int | None = typer.Option(None, min=1, help="Bytes of a block's rows in memory. [default: 1048576]"),
+    shard_bytes: int | None = typer.Option(
+        None, min=1, help=f"Bytes at which a shard file is full. [default: {Encoding().shard_bytes}]"
+    ),
+    codec: _Codec | None = typer.Option(None, help="Compression of the blocks. [default: zstd]"),
+    level: int | None = typer.Option(None, min=1, max=22, help=f"Level of zstd. [default: {Encoding().level}]"),
+    zstd_window_log: int | None = typer.Option(
+        None, min=10, max=31, help="Read zst (xz) with a window (dictionary) of up to 2 to this power bytes. [default: 27]"
     ),
     append: bool = typer.Option(False, "--append", help="Add a version to the dataset that is there."),
     options: list[str] = STORAGE_OPTION,
@@ -77,33 +85,49 @@ def command(
     With --tokenizer, texts become rows of --sequence-length tokens with document boundaries kept;
     without it, rows are kept as they are. The last argument is where the dataset is written.
     """
-    recipe = Recipe(
-        reading=Reading(
-            format=format.value,
-            records=records.value,
+    given = {
+        "reading": _given(
+            format=format,
+            records=records,
             text_column=text_column,
-            column_names=tuple(column_names.split(",")) if column_names is not None else None,
+            column_names=_listed(column_names),
             file_column=file_column,
             zstd_window_log=zstd_window_log,
         ),
-        packing=Packing(tokenizer=tokenizer, sequence_length=sequence_length, eos_token=eos_token)
-        if tokenizer is not None
-        else None,
-        columns=tuple(columns.split(",")) if columns is not None else None,
-        block_bytes=block_bytes,
-        encoding=Encoding(codec=codec.value, level=level, shard_bytes=shard_bytes),
-    )
-    if tokenizer is None and eos_token is not None:
-        raise ValueError("--eos-token goes with --tokenizer; give both or neither")
+        "packing": _given(tokenizer=tokenizer, sequence_length=sequence_length, eos_token=eos_token),
+        "output": _given(block_bytes=block_bytes, shard_bytes=shard_bytes, codec=codec, level=level),
+        "columns": _listed(columns),
+    }
+    overrides = {name: value for name, value in given.items() if value}
+    storage = storage_options(options)
+    if recipe is not None:
+        # Functions of the user lie beside the recipe, or where the command is given.
+        sys.path[:0] = [str(Path(recipe).parent.absolute()), str(Path.cwd())]
+    elif tokenizer is None and (alone := next((name for name in given["packing"] or ()), None)):
+        raise ValueError(f"--{alone.replace('_', '-')} goes with --tokenizer; give both or neither")
+    made = parse_recipe(overrides) if recipe is None else load_recipe(recipe, overrides, storage)
     result = preprocess(
         sources,
         destination,
-        recipe,
+        made,
         append=append,
-        storage_options=storage_options(options),
+        storage_options=storage,
         show=silent if quiet else display_on(sys.stderr),
     )
     if report is not None:
         report.write_text(json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n")
     if not quiet:
         Console().print(result.table())
+
+
+def _given(**settings: Any) -> dict[str, Any]:  # Any: of the settings' own types
+    """Those that were given on the command line."""
+    return {
+        name: value.value if isinstance(value, StrEnum) else value
+        for name, value in settings.items()
+        if value is not None
+    }
+
+
+def _listed(names: str | None) -> list[str] | None:
+    return None if names is None else names.split(",")
