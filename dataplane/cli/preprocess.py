@@ -73,7 +73,7 @@ def command(
     codec: _Codec | None = typer.Option(None, help="Compression of the blocks. [default: zstd]"),
     level: int | None = typer.Option(None, min=1, max=22, help=f"Level of zstd. [default: {Encoding().level}]"),
     zstd_window_log: int | None = typer.Option(
-        None, min=10, max=31, help="Read zst (xz) with a window (dictionary) of up to 2 to this power bytes. [default: 27]"
+        None, min=10, max=31, help="Largest window of zst (dictionary of xz) to read, as a power of 2. [default: 27]"
     ),
     append: bool = typer.Option(False, "--append", help="Add a version to the dataset that is there."),
     options: list[str] = STORAGE_OPTION,
