@@ -260,7 +260,7 @@ class _Run:
             store,
             shards,
             schema=job.block_schema,
-            block_format="arrow",
+            block_format=job.recipe.encoding.format,
             metadata=metadata,
             parent=base.version if base else None,
             origin=Origin(
@@ -317,7 +317,12 @@ def _planned(
 def _base(job: Job, output: str, *, append: bool) -> Dataset | None:
     if not append:
         return None
-    return open_dataset(job.url(output), storage_options=job.storage_options)
+    base = open_dataset(job.url(output), storage_options=job.storage_options)
+    if (ours := job.recipe.encoding.format) != (theirs := base.version.block_format):
+        raise ValueError(
+            f"{base.store.url}: its blocks are {theirs}, those to append would be {ours}; write {theirs} too"
+        )
+    return base
 
 
 def _fingerprint(recipe: Recipe, inputs: Inputs, base: Dataset | None, vocabulary: Vocabulary | None) -> str:

@@ -1,7 +1,7 @@
 """Compaction: runs of small shards become full ones, with the same rows in the same order, as a new version."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -40,6 +40,7 @@ def compact(
         VersionConflictError: another writer did more than append meanwhile; then nothing changed.
     """
     dataset = open_dataset(url, storage_options=storage_options)
+    encoding = replace(encoding, format=dataset.version.block_format)
     runs = small_runs(dataset.index, shard_bytes=encoding.shard_bytes)
     if not any(run.is_small for run in runs):
         return None
@@ -91,7 +92,8 @@ def joined_blocks(blocks: range, raw_bytes: Sequence[int], *, block_bytes: int) 
 
 def _merged(dataset: Dataset, blocks: range, encoding: Encoding, block_bytes: int) -> list[Block]:
     """New blocks with the same rows, in new shards."""
-    writer = ShardWriter(dataset.store, dataset.schema, encoding)
+    first_row = int(dataset.index.num_rows[: blocks.start].sum())
+    writer = ShardWriter(dataset.store, dataset.schema, encoding, first_row=first_row)
     batches = dataset.read_blocks(blocks)
     contents: list[bytes] = []
     for joined in joined_blocks(blocks, dataset.index.raw_bytes.tolist(), block_bytes=block_bytes):

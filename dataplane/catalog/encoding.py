@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dataplane.formats import ShardBuilder
+from dataplane.formats import ShardBuilder, TarShardBuilder, format_named
 
 # A block of a megabyte is a ranged read that an object store serves at near full speed, and shuffles finely.
 BLOCK_BYTES = 1 << 20
@@ -14,13 +14,27 @@ SHARD_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """How blocks are compressed and when a shard is full."""
+    """Which files hold the blocks, how these are compressed, and when a file is full."""
 
+    format: str = "arrow"
+    """"arrow"; or "tar" or "tar.zst", WebDataset tars that the webdataset library reads."""
     codec: str = "zstd"
+    """Of Arrow's buffers: "zstd", "lz4" or "none". A .tar.zst is zstd, a .tar is plain."""
     level: int = 3
     """zstd's; 3 reads as fast as 9 and writes three times as fast."""
     shard_bytes: int = SHARD_BYTES
 
-    def shard_builder(self, schema: pa.Schema) -> ShardBuilder:
-        """An empty shard. Raises ValueError naming a column that it cannot hold."""
-        return ShardBuilder(schema, codec=self.codec, level=self.level)
+    @property
+    def suffix(self) -> str:
+        return format_named(self.format).suffix
+
+    def shard_builder(self, schema: pa.Schema, *, first_row: int = 0) -> ShardBuilder | TarShardBuilder:
+        """An empty shard, whose first row has this number. Raises ValueError naming a column that it cannot hold."""
+        match self.format:
+            case "arrow":
+                return ShardBuilder(schema, codec=self.codec, level=self.level)
+            case "tar":
+                return TarShardBuilder(schema, first_row=first_row)
+            case "tar.zst":
+                return TarShardBuilder(schema, first_row=first_row, level=self.level)
+        raise ValueError(f"format must be arrow, tar or tar.zst, got {self.format!r}")

@@ -68,12 +68,23 @@ class ShardWriter:
     memory.
     """
 
-    def __init__(self, store: Store, schema: pa.Schema, encoding: Encoding = Encoding()) -> None:  # noqa: B008  # frozen
-        """Raises ValueError naming a column that shards of this encoding cannot hold."""
+    def __init__(
+        self,
+        store: Store,
+        schema: pa.Schema,
+        encoding: Encoding = Encoding(),  # noqa: B008  # frozen
+        *,
+        first_row: int = 0,
+    ) -> None:
+        """`first_row` is the number of the first row, from which tars without `__key__` make their keys.
+
+        Raises ValueError naming a column that shards of this encoding cannot hold.
+        """
         self._store = store
         self._schema = schema
         self._encoding = encoding
-        self._builder = encoding.shard_builder(schema)
+        self._builder = encoding.shard_builder(schema, first_row=first_row)
+        self._next_row = first_row
         self._shards: list[Shard] = []
 
     @property
@@ -86,6 +97,7 @@ class ShardWriter:
         if batch.schema != self._schema or batch.num_rows == 0:
             raise ValueError(f"a block needs rows of schema {self._schema}, got {batch.num_rows} of {batch.schema}")
         self._builder.add(batch)
+        self._next_row += batch.num_rows
         if self._builder.num_bytes >= self._encoding.shard_bytes:
             self._finish_shard()
 
@@ -98,8 +110,8 @@ class ShardWriter:
     def _finish_shard(self) -> None:
         data, blocks = self._builder.finish()
         view = memoryview(data).cast("B")
-        path = f"shards/{digest_of(view).hex()[:32]}.arrow"
+        path = f"shards/{digest_of(view).hex()[:32]}{self._encoding.suffix}"
         self._store.write(path, view)
         named = tuple(replace(block, shard=path) for block in blocks)
         self._shards.append(Shard(path=path, num_bytes=len(view), blocks=named))
-        self._builder = self._encoding.shard_builder(self._schema)
+        self._builder = self._encoding.shard_builder(self._schema, first_row=self._next_row)

@@ -21,6 +21,7 @@ class DatasetWriter:
         """Raises ValueError naming a column that shards of this encoding cannot hold."""
         self.store = store
         self.schema = schema
+        self._encoding = encoding
         self._writer = ShardWriter(store, schema, encoding)
 
     @property
@@ -41,7 +42,7 @@ class DatasetWriter:
             self.store,
             self._writer.finish(),
             schema=self.schema,
-            block_format="arrow",
+            block_format=self._encoding.format,
             metadata=metadata,
             parent=parent,
         )

@@ -40,6 +40,12 @@ class _Codec(StrEnum):
     NONE = "none"
 
 
+class _OutputFormat(StrEnum):
+    ARROW = "arrow"
+    TAR = "tar"
+    TAR_ZST = "tar.zst"
+
+
 @app.command()
 def command(
     sources: list[str] = typer.Argument(
@@ -70,6 +76,9 @@ def command(
     shard_bytes: int | None = typer.Option(
         None, min=1, help=f"Bytes at which a shard file is full. [default: {Encoding().shard_bytes}]"
     ),
+    output_format: _OutputFormat | None = typer.Option(
+        None, help="Form of the shards; tar and tar.zst are WebDatasets. [default: arrow]"
+    ),
     codec: _Codec | None = typer.Option(None, help="Compression of the blocks. [default: zstd]"),
     level: int | None = typer.Option(None, min=1, max=22, help=f"Level of zstd. [default: {Encoding().level}]"),
     zstd_window_log: int | None = typer.Option(
@@ -95,7 +104,9 @@ def command(
             zstd_window_log=zstd_window_log,
         ),
         "packing": _given(tokenizer=tokenizer, sequence_length=sequence_length, eos_token=eos_token),
-        "output": _given(block_bytes=block_bytes, shard_bytes=shard_bytes, codec=codec, level=level),
+        "output": _given(
+            block_bytes=block_bytes, shard_bytes=shard_bytes, format=output_format, codec=codec, level=level
+        ),
         "columns": _listed(columns),
     }
     overrides = {name: value for name, value in given.items() if value}

@@ -2,6 +2,15 @@
 
 from dataplane.formats.arrow import ArrowFormat, ShardBuilder
 from dataplane.formats.base import Format, format_named
-from dataplane.formats.tar import TarFormat
+from dataplane.formats.tar import TarFormat, TarZstFormat
+from dataplane.formats.tar_builder import TarShardBuilder
 
-__all__ = ["ArrowFormat", "Format", "ShardBuilder", "TarFormat", "format_named"]
+__all__ = [
+    "ArrowFormat",
+    "Format",
+    "ShardBuilder",
+    "TarFormat",
+    "TarShardBuilder",
+    "TarZstFormat",
+    "format_named",
+]

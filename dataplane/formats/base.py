@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dataplane.formats.arrow import ArrowFormat
-from dataplane.formats.tar import TarFormat
+from dataplane.formats.tar import TarFormat, TarZstFormat
 from dataplane.plan import Block
 
 
@@ -38,7 +38,7 @@ class Format(Protocol):
         ...
 
 
-_FORMATS: dict[str, Format] = {"arrow": ArrowFormat(), "tar": TarFormat()}
+_FORMATS: dict[str, Format] = {"arrow": ArrowFormat(), "tar": TarFormat(), "tar.zst": TarZstFormat()}
 
 
 def format_named(name: str) -> Format:

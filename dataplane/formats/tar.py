@@ -1,20 +1,23 @@
 """The WebDataset tar: samples are runs of members whose names share a key, and a block is a run of whole samples.
 
-Read where it lies: the blocks of a tar are byte ranges that tarfile opens on their own. Fields are bytes, named by what
-follows the first dot of a member's base name, as webdataset names them; nothing is decoded, least of all unpickled.
+Read where it lies: the blocks of a tar are byte ranges that tarfile opens on their own. Fields are named by what
+follows the first dot of a member's base name, as webdataset names them. Of tars from elsewhere every field is bytes, of
+ours what `tar_fields` says; nothing is ever unpickled. In a .tar.zst each block is a zstd frame.
 """
 
 import re
 import tarfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import zstandard
 
 from dataplane.errors import CorruptBlockError
+from dataplane.formats.tar_fields import field_of
 from dataplane.plan import Block
 from dataplane.storage import digest_of
 
@@ -22,6 +25,9 @@ KEY = "__key__"
 # As large as a native block: a ranged read that an object store serves at near full speed.
 BLOCK_BYTES = 1 << 20
 _RECORD = tarfile.BLOCKSIZE
+_READ_BYTES = 1 << 20
+# A frame may claim to inflate to this many times its size; zstd's real limit on zeros is about 10,000.
+_MOST_INFLATION = 100_000
 _NAME = re.compile(r"((?:.*/)?[^/.]+)\.([^/]+)")
 
 
@@ -43,13 +49,8 @@ class TarFormat:
 
     def index(self, data: bytes | memoryview, shard: str) -> tuple[pa.Schema, list[Block]]:
         samples = list(_samples(memoryview(data), shard, whole=True))
-        if repeated := _repeated(sample.key for sample in samples):
-            raise CorruptBlockError(
-                f"{shard}: the members of key {repeated!r} do not stand together; sort the archive by name"
-            )
-        names = dict.fromkeys(name for sample in samples for name in sample.fields)
-        schema = pa.schema([pa.field(KEY, pa.string(), nullable=False), *(pa.field(n, pa.binary()) for n in names)])
-        return schema, [_block(data, shard, run) for run in _runs(samples)]
+        _refuse_repeated((sample.key for sample in samples), shard)
+        return _schema_of(samples), [_block(data, shard, run) for run in _runs(samples)]
 
     def decode(
         self,
@@ -64,6 +65,77 @@ class TarFormat:
         fields = [field for field in schema if columns is None or field.name in columns]
         arrays = [_column(field, samples, view) for field in fields]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+class TarZstFormat:
+    """As `TarFormat`, but each block is a zstd frame, and so is the mark that ends the archive."""
+
+    name = "tar.zst"
+    suffix = ".tar.zst"
+
+    def index(self, data: bytes | memoryview, shard: str) -> tuple[pa.Schema, list[Block]]:
+        pieces = list(_frames(memoryview(data), shard))
+        if not pieces or len(pieces[-1].data) < 2 * _RECORD or pieces[-1].data.strip(b"\0"):
+            raise CorruptBlockError(f"{shard}: ends without the frame that marks its end; copy the archive again")
+        runs = [(piece, list(_samples(memoryview(piece.data), shard, whole=False))) for piece in pieces[:-1]]
+        _refuse_repeated((sample.key for _, samples in runs for sample in samples), shard)
+        blocks = [
+            Block(
+                shard=shard,
+                offset=piece.start,
+                num_bytes=piece.stop - piece.start,
+                num_rows=len(samples),
+                raw_bytes=_raw_bytes(samples),
+                digest=digest_of(memoryview(data)[piece.start : piece.stop]),
+            )
+            for piece, samples in runs
+        ]
+        return _schema_of(sample for _, samples in runs for sample in samples), blocks
+
+    def decode(
+        self,
+        data: bytes | memoryview,
+        schema: pa.Schema,
+        *,
+        columns: Collection[str] | None = None,
+        out: Mapping[str, npt.NDArray[np.uint8]] | None = None,
+    ) -> pa.RecordBatch:
+        try:
+            size = zstandard.frame_content_size(data)
+            if not 0 <= size <= _MOST_INFLATION * len(data):
+                raise CorruptBlockError(f"block of {len(data)} bytes claims to inflate to {size}")
+            inflated = zstandard.ZstdDecompressor().decompress(data)
+        except zstandard.ZstdError as error:
+            raise CorruptBlockError(f"block does not decompress: {error}") from error
+        return TarFormat().decode(inflated, schema, columns=columns, out=out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A zstd frame: where it lies, and what it holds."""
+
+    start: int
+    stop: int
+    data: bytes
+
+
+def _frames(view: memoryview, where: str) -> Iterator[_Frame]:
+    """The frames of a file. Raises CorruptBlockError if it ends within one."""
+    start = 0
+    while start < len(view):
+        inflating = zstandard.ZstdDecompressor().decompressobj()
+        held, place = [], start
+        try:
+            while not inflating.eof and place < len(view):
+                held.append(inflating.decompress(view[place : place + _READ_BYTES]))
+                place += _READ_BYTES
+        except zstandard.ZstdError as error:
+            raise CorruptBlockError(f"{where}: not readable as zstd at byte {start}: {error}") from error
+        if not inflating.eof:
+            raise CorruptBlockError(f"{where}: ends within a zstd frame; copy the archive again")
+        stop = min(place, len(view)) - len(inflating.unused_data)
+        yield _Frame(start, stop, b"".join(held))
+        start = stop
 
 
 def key_and_field(name: str) -> tuple[str, str] | None:
@@ -138,7 +210,7 @@ def _block(data: bytes | memoryview, shard: str, run: list[_Sample]) -> Block:
         offset=start,
         num_bytes=stop - start,
         num_rows=len(run),
-        raw_bytes=sum(high - low for sample in run for low, high in sample.fields.values()),
+        raw_bytes=_raw_bytes(run),
         digest=digest_of(memoryview(data)[start:stop]),
     )
 
@@ -146,14 +218,28 @@ def _block(data: bytes | memoryview, shard: str, run: list[_Sample]) -> Block:
 def _column(field: pa.Field, samples: list[_Sample], view: memoryview) -> pa.Array:
     if field.name == KEY:
         return pa.array([sample.key for sample in samples], pa.string())
-    places = [sample.fields.get(field.name) for sample in samples]
-    return pa.array([None if place is None else view[place[0] : place[1]] for place in places], field.type)
+    kept = field_of(field)
+    places = [sample.fields.get(kept.name) for sample in samples]
+    try:
+        return kept.decode([None if place is None else view[place[0] : place[1]] for place in places])
+    except (ValueError, TypeError, EOFError, pa.ArrowException) as error:
+        raise CorruptBlockError(f"field {kept.name!r} does not decode to column {field.name!r}: {error}") from error
 
 
-def _repeated(keys: Iterator[str]) -> str | None:
+def _schema_of(samples: Iterable[_Sample]) -> pa.Schema:
+    names = dict.fromkeys(name for sample in samples for name in sample.fields)
+    return pa.schema([pa.field(KEY, pa.string(), nullable=False), *(pa.field(n, pa.binary()) for n in names)])
+
+
+def _raw_bytes(samples: Iterable[_Sample]) -> int:
+    return sum(high - low for sample in samples for low, high in sample.fields.values())
+
+
+def _refuse_repeated(keys: Iterator[str], where: str) -> None:
     seen: set[str] = set()
     for key in keys:
         if key in seen:
-            return key
+            raise CorruptBlockError(
+                f"{where}: the members of key {key!r} do not stand together; sort the archive by name"
+            )
         seen.add(key)
-    return None
