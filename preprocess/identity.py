@@ -29,7 +29,7 @@ def check_alike(base: Dataset, recipe: Recipe, vocabulary: Vocabulary | None) ->
         return
     parent_for(base, packed_schema(recipe.packing.sequence_length, vocabulary.dtype))
     ours, theirs = _packed_identity(recipe.packing, vocabulary), base.version.metadata
-    for name in ("tokenizer_digest", "sequence_length", "eos_token"):
+    for name in ("tokenizer_digest", "sequence_length", "eos_token", "packing_mode"):
         if ours.get(name) != theirs.get(name):
             raise ValueError(
                 f"{base.store.url}: its rows were made with {name} {theirs.get(name, 'none')}, "
@@ -54,5 +54,6 @@ def _packed_identity(packing: Packing, vocabulary: Vocabulary) -> dict[str, str]
         "tokenizer_digest": vocabulary.digest,
         "vocab_size": str(vocabulary.size),
         "sequence_length": str(packing.sequence_length),
+        **({} if packing.mode == "concatenate" else {"packing_mode": packing.mode}),
         **end,
     }

@@ -1,10 +1,13 @@
 """What to make of the inputs: the choices that decide, with the inputs, every byte of the dataset."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import get_args
 
 from dataplane.catalog import Encoding
 from preprocess.operations import AnyOperation
+from preprocess.packing import Mode
 from preprocess.shuffle import Shuffle
 from preprocess.sources import Reading
 from preprocess.split import Split
@@ -20,16 +23,24 @@ class Packing:
     """Documents become tokens, and tokens rows of equal length."""
 
     tokenizer: str
-    """URL or path of a `tokenizers` JSON file."""
+    """URL or path of a `tokenizers` JSON file, of tiktoken ranks (.tiktoken) or of a sentencepiece model (.model)."""
     sequence_length: int = 2048
     eos_token: str | None = None
     """Appended to each document."""
+    mode: Mode = "concatenate"
+    """`concatenate` joins all documents and cuts rows off; `best-fit` cuts no document that fits in a row, and pads."""
+    split_pattern: str | None = None
+    """How ranks split text before they merge it; known for the files of tiktoken itself by their names."""
+    special_tokens: Mapping[str, int] | None = None
+    """Special tokens of ranks."""
 
     def __post_init__(self) -> None:
         if self.sequence_length < 1:
             raise ValueError(f"sequence_length must be at least 1, got {self.sequence_length}")
         if self.sequence_length > _MAX_BLOCK_BYTES // 4:
             raise ValueError(f"sequence_length must be at most {_MAX_BLOCK_BYTES // 4}, got {self.sequence_length}")
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"mode must be {' or '.join(get_args(Mode))}, got {self.mode!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from dataplane.catalog import Shard, ShardWriter
 from dataplane.errors import InputError
 from dataplane.metrics import Metrics
 from preprocess.blocks import BlockCutter
-from preprocess.packing import Packer, with_end_token
+from preprocess.packing import AnyPacker, open_packer, with_end_token
 from preprocess.recipe import Packing
 from preprocess.report import DROPPED
 from preprocess.schema import conform
@@ -50,7 +50,7 @@ class Sinks:
             return RowSink(written, self._schema, recipe.block_bytes)
         assert self._vocabulary is not None
         first_id = (self._job.first_task + task) * IDS_OF_A_TASK
-        packer = Packer(self._schema, block_bytes=recipe.block_bytes, first_id=first_id)
+        packer = open_packer(recipe.packing.mode, self._schema, block_bytes=recipe.block_bytes, first_id=first_id)
         return TokenSink(written, packer, self._vocabulary, recipe.packing, text_column=recipe.reading.text_column)
 
 
@@ -78,7 +78,7 @@ class TokenSink:
     """Tokenises the text column and packs it. Documents without a token are dropped and counted."""
 
     def __init__(
-        self, written: "_Written", packer: Packer, vocabulary: Vocabulary, packing: Packing, *, text_column: str
+        self, written: "_Written", packer: AnyPacker, vocabulary: Vocabulary, packing: Packing, *, text_column: str
     ) -> None:
         self._written = written
         self._packer = packer
@@ -135,7 +135,14 @@ class _Written:
 def vocabulary_of(job: Job) -> Vocabulary | None:
     """The tokenizer of the recipe, if it packs."""
     packing = job.recipe.packing
-    return None if packing is None else load_vocabulary(packing.tokenizer, job.storage_options)
+    if packing is None:
+        return None
+    return load_vocabulary(
+        packing.tokenizer,
+        job.storage_options,
+        split_pattern=packing.split_pattern,
+        special_tokens=packing.special_tokens,
+    )
 
 
 def check_text(schema: pa.Schema, column: str) -> None:

@@ -1,7 +1,10 @@
 """Small inputs to write, and datasets to read back whole."""
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 from itertools import pairwise
 from pathlib import Path
 
@@ -55,3 +58,18 @@ def files_of(folder):
     """Every file with its bytes."""
     root = Path(folder)
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def plain_lines(path):
+    data = path.read_bytes()
+    match path.suffix:
+        case ".gz":
+            data = gzip.decompress(data)
+        case ".bz2":
+            data = bz2.decompress(data)
+        case ".xz":
+            data = lzma.decompress(data)
+        case ".zst":
+            with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
+                data = reader.read()
+    return [line for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip()]

@@ -1,23 +1,18 @@
 """Real texts and odd files: the rows that Python's own reader of the form gives, or a refusal by name."""
 
-import bz2
-import gzip
-import io
 import json
-import lzma
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from dataplane.catalog import open_dataset
 from dataplane.errors import DatasetNotFoundError, InputError
 from preprocess import Packing, Recipe, preprocess
 from preprocess.tokenizer import load_vocabulary
-from tests.preprocess.datasets import read_documents, read_rows, read_table
+from tests.preprocess.datasets import plain_lines, read_documents, read_rows, read_table
 
 END = "<|endoftext|>"
 REFUSED_JSONL = {
@@ -60,21 +55,6 @@ READ_ALTHOUGH_BAD = {"ARROW-GH-43605"}
 def spelled(table):
     """The values of a table, NaN and times out of Python's range included."""
     return [column.combine_chunks().to_string(window=1 << 20) for column in table.columns]
-
-
-def plain_lines(path):
-    data = path.read_bytes()
-    match path.suffix:
-        case ".gz":
-            data = gzip.decompress(data)
-        case ".bz2":
-            data = bz2.decompress(data)
-        case ".xz":
-            data = lzma.decompress(data)
-        case ".zst":
-            with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
-                data = reader.read()
-    return [line for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip()]
 
 
 @pytest.mark.parametrize("name", ["emoji.jsonl.gz", "rust_book.jsonl.gz", "multilingual.jsonl.zst"])
