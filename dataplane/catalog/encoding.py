@@ -10,6 +10,10 @@ from dataplane.formats import ShardBuilder, TarShardBuilder, format_named
 BLOCK_BYTES = 1 << 20
 # Large enough that a million-shard listing is petabytes, small enough to build in memory and put at once.
 SHARD_BYTES = 64 << 20
+# A shard is built in memory, so another is begun here, whatever size was asked for.
+MOST_SHARD_BYTES = 1 << 30
+# Of a block's rows in memory: below it every reader's 31-bit offsets suffice, and one ranged read brings it.
+MOST_BLOCK_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,7 @@ class Encoding:
     level: int = 3
     """zstd's; 3 reads as fast as 9 and writes three times as fast."""
     shard_bytes: int = SHARD_BYTES
+    """A shard is full with the block that reaches this size, or a gibibyte if this is more."""
 
     @property
     def suffix(self) -> str:

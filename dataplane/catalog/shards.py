@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataplane.catalog.encoding import Encoding
+from dataplane.catalog.encoding import MOST_BLOCK_BYTES, MOST_SHARD_BYTES, Encoding
 from dataplane.catalog.version import inside_root
 from dataplane.errors import DatasetError
 from dataplane.plan import Block
@@ -93,12 +93,17 @@ class ShardWriter:
         return sum(shard.num_bytes for shard in self._shards) + self._builder.num_bytes
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Adds one block. Raises ValueError if the batch has another schema, or no rows."""
+        """Adds one block. Raises ValueError if the batch has another schema, no rows, or 2 GiB of them or more."""
         if batch.schema != self._schema or batch.num_rows == 0:
             raise ValueError(f"a block needs rows of schema {self._schema}, got {batch.num_rows} of {batch.schema}")
+        if batch.nbytes > MOST_BLOCK_BYTES:
+            raise ValueError(
+                f"a block of {batch.num_rows} rows takes {batch.nbytes} bytes, more than {MOST_BLOCK_BYTES}, the "
+                "limit; write fewer rows at once, or split a row that is larger"
+            )
         self._builder.add(batch)
         self._next_row += batch.num_rows
-        if self._builder.num_bytes >= self._encoding.shard_bytes:
+        if self._builder.num_bytes >= min(self._encoding.shard_bytes, MOST_SHARD_BYTES):
             self._finish_shard()
 
     def finish(self) -> list[Shard]:

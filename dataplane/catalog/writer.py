@@ -30,7 +30,7 @@ class DatasetWriter:
         return self._writer.num_bytes
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Adds one block. Raises ValueError if the batch has another schema, or no rows."""
+        """Adds one block. Raises ValueError if the batch has another schema, no rows, or 2 GiB of them or more."""
         self._writer.write(batch)
 
     def commit(self, *, metadata: Mapping[str, str], parent: DatasetVersion | None = None) -> DatasetVersion:

@@ -3,7 +3,7 @@
 pyarrow, polars, DuckDB or R open the file without this package; this package reads any message without the footer.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,10 +84,15 @@ class ShardBuilder:
         Raises ValueError for columns of a type whose blocks would not decode on their own.
         """
         for field in schema:
-            if _has_dictionary(field.type):
+            if _any_within(field.type, pa.types.is_dictionary):
                 raise ValueError(
                     f"column {field.name!r} has type {field.type}; dictionary-encoded columns are not supported, "
                     "cast it to its value type"
+                )
+            if _any_within(field.type, _is_view):
+                raise ValueError(
+                    f"column {field.name!r} has type {field.type}; view columns are not supported, since their rows "
+                    "cannot be gathered; cast it to string, binary or list"
                 )
         compression: Any = None  # Any: pyarrow's stubs do not know that a Codec may be None
         if codec == "lz4":
@@ -146,9 +151,13 @@ def _block(shard: str, offset: int, data: bytes | memoryview, batch: pa.RecordBa
     )
 
 
-def _has_dictionary(kind: pa.DataType) -> bool:
+def _any_within(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Whether the type, or one that it is made of, is wanted."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _has_dictionary(kind.storage_type)
-    if pa.types.is_dictionary(kind):
-        return True
-    return any(_has_dictionary(kind.field(number).type) for number in range(kind.num_fields))
+        return _any_within(kind.storage_type, is_wanted)
+    return is_wanted(kind) or any(_any_within(kind.field(number).type, is_wanted) for number in range(kind.num_fields))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    known = (pa.types.is_string_view, pa.types.is_binary_view, pa.types.is_list_view, pa.types.is_large_list_view)
+    return any(is_kind(kind) for is_kind in known)

@@ -153,3 +153,47 @@ def test_rows_of_another_schema_are_not_appended_in_a_race_either(local):
 
     with pytest.raises(ValueError, match="more"):
         append_shards(open_store(*local), [], schema=other, block_format="arrow", metadata={})
+
+
+def wide(num_columns, num_bytes):
+    """A row with many columns that share their memory: it weighs more than it takes."""
+    text = pa.array(["x" * num_bytes])
+    return pa.record_batch({f"column {number}": text for number in range(num_columns)})
+
+
+def test_a_block_past_the_limit_is_refused_at_once_with_its_size(local):
+    batch = wide(128, 16 << 20)
+    writer = ShardWriter(open_store(*local), batch.schema)
+
+    with pytest.raises(ValueError, match=rf"1 rows takes {batch.nbytes} bytes, more than 2147483647, the limit"):
+        writer.write(batch)
+    assert writer.finish() == []
+
+
+@pytest.mark.parametrize("form", ["arrow", "tar"])
+def test_a_shard_ends_in_time_whatever_size_is_asked_for(local, monkeypatch, form):
+    monkeypatch.setattr("dataplane.catalog.shards.MOST_SHARD_BYTES", 3000)
+    shards = shards_of(local, [batch_of(50, 50 * n) for n in range(9)], Encoding(format=form, shard_bytes=1 << 60))
+
+    assert len(shards) > 1
+    assert all(shard.num_bytes - shard.blocks[-1].num_bytes < 3000 + 1024 for shard in shards)
+    assert (
+        commit_shards(open_store(*local), shards, schema=SCHEMA, block_format=form, metadata={}).num_rows
+        == rows_of(opened(local)).num_rows
+        == 450
+    )
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_an_exception_on_the_way_to_a_shard_leaves_earlier_ones_and_nothing_half(place, failing):
+    earlier = shards_of(place, [batch_of(3)])
+    store = open_store(*place)
+    before = {path: store.read(path) for path in store.list("")}
+    writer = ShardWriter(store, SCHEMA)
+    for number in range(failing):
+        writer.write(batch_of(5, 5 * number))
+    with pytest.raises(ValueError, match="a block needs rows"):
+        writer.write(batch_of(0))
+
+    assert {path: store.read(path) for path in store.list("")} == before
+    assert commit(place, earlier).num_rows == 3
