@@ -12,12 +12,17 @@ from preprocess.operations.base import (
     stages,
 )
 from preprocess.operations.columns import Cast, Derive, Drop, Rename, Select
+from preprocess.operations.deduplicate import Deduplicate, DeduplicateNear
 from preprocess.operations.filters import Filter
 from preprocess.operations.functions import FilterFunction, MapFunction
+from preprocess.operations.text import Normalize
 
-OPERATIONS: dict[str, type[Settings]] = {
-    kind.name: kind for kind in (Select, Drop, Rename, Cast, Derive, Filter, MapFunction, FilterFunction)
-}
+_KINDS: tuple[type[Settings], ...] = (
+    *(Select, Drop, Rename, Cast, Derive),
+    *(Filter, MapFunction, FilterFunction),
+    *(Normalize, Deduplicate, DeduplicateNear),
+)
+OPERATIONS = {kind.name: kind for kind in _KINDS}
 """By the name that a recipe calls them."""
 
 __all__ = [
@@ -26,6 +31,8 @@ __all__ = [
     "Bound",
     "BoundKeys",
     "Cast",
+    "Deduplicate",
+    "DeduplicateNear",
     "Derive",
     "Drop",
     "Drops",
@@ -33,6 +40,7 @@ __all__ = [
     "FilterFunction",
     "GlobalFilter",
     "MapFunction",
+    "Normalize",
     "Operation",
     "Pipeline",
     "Rename",
