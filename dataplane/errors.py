@@ -11,6 +11,7 @@ DataplaneError
 │   ├── ChangedObjectError       an object was replaced while it was being read
 │   ├── StoreUnavailableError    the store cannot be reached or keeps refusing
 │   └── StorePermissionError     the store refuses these credentials
+│       └── ExpiredCredentialsError  they were good once
 ├── InputError                   a source of preprocessing that cannot be read as what it claims to be
 ├── StateMismatchError           a saved state that belongs to other data or to another order
 ├── WorkerDiedError              a worker process was killed while it was at a task
@@ -68,6 +69,10 @@ class StoreUnavailableError(StoreError):
 
 class StorePermissionError(StoreError):
     """The store refuses these credentials, or they have expired."""
+
+
+class ExpiredCredentialsError(StorePermissionError):
+    """The store says that these credentials have expired, and where they came from there are no others."""
 
 
 class InputError(DataplaneError):

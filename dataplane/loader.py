@@ -102,6 +102,7 @@ class Session:
         self.dataset: Dataset = open_dataset(
             config.url, version=version or config.version, storage_options=config.storage_options
         )
+        self.dataset.store.metrics = metrics
         self.plan = Plan(
             indexes=(self.dataset.index,),
             order=order or self._suited_order(),

@@ -22,6 +22,7 @@ from dataplane.errors import MissingExtraError, StoreError, StoreUnavailableErro
 from dataplane.storage import open_store
 
 _ACCESS_KEY, _SECRET_KEY = "dataplane", "loopback-only"
+_RENEWED_ACCESS_KEY, _RENEWED_SECRET_KEY = "dataplane-renewed", "loopback-only-renewed"
 # One starts in 3 to 4 s; a slow machine with cold disks gets ten times that.
 _START_SECONDS = 40.0
 # Ports are free when they are chosen and may be taken when the server asks for them.
@@ -41,7 +42,10 @@ exit $status
 _SERVICES = ("master", "volume", "filer", "s3")
 _IDENTITY = {
     "name": "dataplane",
-    "credentials": [{"accessKey": _ACCESS_KEY, "secretKey": _SECRET_KEY}],
+    "credentials": [
+        {"accessKey": _ACCESS_KEY, "secretKey": _SECRET_KEY},
+        {"accessKey": _RENEWED_ACCESS_KEY, "secretKey": _RENEWED_SECRET_KEY},
+    ],
     "actions": ["Admin", "Read", "Write", "List", "Tagging"],
 }
 
@@ -54,6 +58,12 @@ class S3Server:
     pid: int
     storage_options: Mapping[str, Any] = field(repr=False)
     """What `open_store("s3://bucket/prefix", ...)` needs."""
+
+    @property
+    def renewed_options(self) -> Mapping[str, Any]:
+        """The same with other credentials, which are as good."""
+        renewed = {"access_key_id": _RENEWED_ACCESS_KEY, "secret_access_key": _RENEWED_SECRET_KEY}
+        return {**self.storage_options, **renewed}
 
 
 class _PortTakenError(Exception):

@@ -5,7 +5,6 @@ from dataplane.storage.cache import BlockCache
 from dataplane.storage.concurrency import MOST_REQUESTS
 from dataplane.storage.digest import digest_of
 from dataplane.storage.fetch import Fetcher, Pace
-from dataplane.storage.filesystem import filesystem_of
 from dataplane.storage.hedging import Hedging
 from dataplane.storage.open import open_store
 from dataplane.storage.store import Stat, Store
@@ -20,6 +19,5 @@ __all__ = [
     "Stat",
     "Store",
     "digest_of",
-    "filesystem_of",
     "open_store",
 ]

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dataplane.errors import (
-    ChangedObjectError,
     MissingExtraError,
     StoreError,
     StorePermissionError,
@@ -27,8 +26,9 @@ from dataplane.errors import (
 from dataplane.metrics import Metrics
 from dataplane.storage.deadline import DeadlineThreads
 from dataplane.storage.fork_safe import Library
+from dataplane.storage.identity import FirstSeen
 from dataplane.storage.local import TEMPORARY_PREFIX
-from dataplane.storage.retry import RetryPolicy
+from dataplane.storage.retry import policy_of
 from dataplane.storage.store import Stat, check_length
 
 T = TypeVar("T")
@@ -50,7 +50,6 @@ _TIMEOUT_SECONDS = 30.0
 _LEAST_BYTES_PER_SECOND = 2e6
 # Open files whose block locations are kept; each read of another asks the NameNode twice.
 _READERS = 256
-_FIRST_SEEN = 4096
 # The client copies what it is given to write.
 _WRITE_BYTES = 4 << 20
 
@@ -94,12 +93,11 @@ class HdfsStore:
         (every name with a dot in it), and `timeout_seconds`, after which a cluster that does not answer is an error."""
         self.url = url.rstrip("/")
         self.metrics = Metrics()
-        self._options = dict(options)
+        self._policy, self._options = policy_of({"timeout_seconds": _TIMEOUT_SECONDS, **options})
         self._authority, _, path = url.partition("://")[2].partition("/")
         self._root = f"/{path}".rstrip("/")
-        self._policy = RetryPolicy(timeout_seconds=float(options.get("timeout_seconds", _TIMEOUT_SECONDS)))
         self._session: _Session | None = None
-        self._first_seen: OrderedDict[str, Stat] = OrderedDict()
+        self._first_seen = FirstSeen()
 
     def read(self, path: str) -> bytes:
         def request(session: _Session, _: int) -> bytes:
@@ -200,18 +198,13 @@ class HdfsStore:
                 return reader
         found = self._stat(session, path)
         reader = session.client.read(self._name(path))
+        if len(reader) != found.num_bytes:  # replaced just now
+            found = self._stat(session, path)
+        self._first_seen.check(f"{self.url}/{path}", path, found.identity, found.num_bytes)
         with session.lock:
-            first = self._first_seen.setdefault(path, found)
-            if first != found or len(reader) != found.num_bytes:
-                del self._first_seen[path]
-                raise ChangedObjectError(
-                    f"{self.url}/{path}: was replaced while it was being read ({first.num_bytes} bytes before, "
-                    f"{len(reader)} now); start again, or restore the old one"
-                )
             session.readers[path] = reader
-            for kept, limit in ((session.readers, _READERS), (self._first_seen, _FIRST_SEEN)):
-                while len(kept) > limit:
-                    kept.popitem(last=False)
+            if len(session.readers) > _READERS:
+                session.readers.popitem(last=False)
         return reader
 
     def _forget(self, path: str) -> None:
@@ -219,7 +212,7 @@ class HdfsStore:
         session = self._opened()
         with session.lock:
             session.readers.pop(path, None)
-            self._first_seen.pop(path, None)
+        self._first_seen.forget(path)
 
     def _put(self, client: Any, name: str, data: bytes | memoryview, *, overwrite: bool) -> None:  # hdfs_native.Client
         temporary = posixpath.join(posixpath.dirname(name), f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
@@ -264,13 +257,12 @@ class HdfsStore:
             from hdfs_native import Client
         except ImportError:
             raise MissingExtraError(f"{self.url}: needs hdfs-native: pip install 'dataplane[hdfs]'") from None
-        options = {name: value for name, value in self._options.items() if name != "timeout_seconds"}
-        config = {name: str(value) for name, value in options.items() if "." in name}
-        client_options = {name: value for name, value in options.items() if name not in config}
+        config = {name: str(value) for name, value in self._options.items() if "." in name}
+        client_options = {name: value for name, value in self._options.items() if name not in config}
         if unknown := client_options.keys() - set(_CLIENT_OPTIONS):
             raise StoreError(
                 f"{self.url}: unknown storage option {', '.join(sorted(unknown))}; there are timeout_seconds, "
-                f"{', '.join(_CLIENT_OPTIONS)}, and Hadoop's own settings, whose names have dots"
+                f"max_tries, {', '.join(_CLIENT_OPTIONS)}, and Hadoop's own settings, whose names have dots"
             )
         return Client(f"hdfs://{self._authority}", {**_CLIENT_CONFIG, **config}, **client_options)
 

@@ -37,6 +37,7 @@ _ERRORS: dict[str, type[Exception]] = {
         FileExistsError,
         errors.StoreError,
         errors.StorePermissionError,
+        errors.ExpiredCredentialsError,
         errors.StoreUnavailableError,
         errors.ChangedObjectError,
         errors.TruncatedObjectError,

@@ -5,9 +5,9 @@ A store's own client is told not to retry, so that no attempt goes unseen.
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
@@ -80,3 +80,29 @@ class RetryPolicy:
                 f"in {time.monotonic() - start:.1f} s",
                 status=error.status,
             ) from error
+
+
+def policy_of(options: Mapping[str, Any]) -> tuple[RetryPolicy, dict[str, Any]]:  # Any: as the stores' own options
+    """The policy that storage options ask for, and the other options.
+
+    `timeout_seconds` and `max_tries` say how long and how often; `retry_config` says it in obstore's words:
+    max_retries, retry_timeout, and backoff with init_backoff and max_backoff.
+    """
+    rest = dict(options)
+    asked: dict[str, Any] = {}
+    config = rest.pop("retry_config", {})
+    backoff = config.get("backoff", {})
+    for name, value in (
+        ("timeout_seconds", config.get("retry_timeout")),
+        ("first_wait_seconds", backoff.get("init_backoff")),
+        ("most_wait_seconds", backoff.get("max_backoff")),
+    ):
+        if value is not None:
+            asked[name] = value.total_seconds()
+    if "max_retries" in config:
+        asked["max_tries"] = 1 + config["max_retries"]
+    if "timeout_seconds" in rest:
+        asked["timeout_seconds"] = float(rest.pop("timeout_seconds"))
+    if "max_tries" in rest:
+        asked["max_tries"] = int(rest.pop("max_tries"))
+    return RetryPolicy(**asked), rest

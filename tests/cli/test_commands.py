@@ -37,7 +37,6 @@ def dataset(source, tmp_path, capsys):
     return tmp_path / "data"
 
 
-IMPATIENT = {"max_retries": 1, "retry_timeout": timedelta(seconds=5)}
 BAD_JSON = '{"text": "a"}\n{"text": "b"\n'
 MISTAKES = {
     "missing source": ("missing.jsonl OUT", "missing.jsonl: there is no such file or folder"),
@@ -69,7 +68,7 @@ MISTAKES = {
     "unknown protocol": ("in.jsonl nowhere://x/y", "nowhere://x/y: no file system for protocol 'nowhere'"),
     "unreachable store": (
         "in.jsonl s3://bucket/x --storage-option endpoint=http://127.0.0.1:9 --storage-option key=a "
-        "--storage-option secret=b",
+        "--storage-option secret=b --storage-option timeout_seconds=1",
         "s3://bucket/x",
     ),
 }
@@ -78,7 +77,6 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line_and_leaves_nothing(name, tmp_path, capsys, monkeypatch, tokenizer_file):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dataplane.storage.object_store._RETRIES", IMPATIENT)
     contents = {"in.jsonl": ROWS, "bad.jsonl": BAD_JSON, "list.jsonl": "[1]\n", "null.jsonl": '{"text": null}\n'}
     for file, content in (contents | {"blank.jsonl": "\n\n", "data.xyz": "a,b\n", "wrong.json": "{}"}).items():
         (tmp_path / file).write_text(content)

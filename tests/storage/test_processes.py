@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError, TruncatedObjectError
-from dataplane.storage import filesystem_of, open_store
+from dataplane.storage import open_store
 from dataplane.storage.relay import Relay
 from tests.processes import PATIENCE_SECONDS, in_child
 
@@ -269,24 +269,3 @@ def _interrupted(store):
 
 def test_a_relay_leaves_the_keyboard_to_its_process(store):
     assert in_child("fork", _interrupted, store) == b"content"
-
-
-def _open_filesystem(url, options):
-    filesystem_of(url, options)
-
-
-def test_a_file_system_after_a_fork_is_refused_and_does_not_hang(store, s3):
-    with pytest.raises(StoreError, match="spawn or forkserver"):
-        in_child("fork", _open_filesystem, store.url, s3.storage_options)
-
-
-def _use_filesystem_then_fork(url, options):
-    filesystem, path = filesystem_of(url, options)
-    listed = filesystem.ls(path, detail=False)
-    return len(listed), in_child("fork", open_and_read_name, url, options)
-
-
-def test_a_parent_that_has_used_a_file_system_may_fork(store, s3):
-    results = in_child("spawn", _use_filesystem_then_fork, store.url, s3.storage_options)
-
-    assert results == (1, b"content")
