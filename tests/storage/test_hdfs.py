@@ -409,7 +409,7 @@ def test_a_file_replaced_while_it_is_read_is_named_and_never_mixed(store, replac
     open_store(store.url).write("name", replacement)
 
     store._here()._opened().readers.clear()  # as when the blocks of the old one are gone, some seconds later
-    with pytest.raises(ChangedObjectError, match=f"{store.url}/name: was replaced"):
+    with pytest.raises(ChangedObjectError, match=f"{store.url}/name: the object was replaced"):
         store.read_range("name", 1000, 2000)
 
 
