@@ -15,12 +15,15 @@ from preprocess.operations.columns import Cast, Derive, Drop, Rename, Select
 from preprocess.operations.deduplicate import Deduplicate, DeduplicateNear
 from preprocess.operations.filters import Filter
 from preprocess.operations.functions import FilterFunction, MapFunction
+from preprocess.operations.images import ResizeImages
+from preprocess.operations.quantize import Quantize
 from preprocess.operations.text import Normalize
 
 _KINDS: tuple[type[Settings], ...] = (
     *(Select, Drop, Rename, Cast, Derive),
     *(Filter, MapFunction, FilterFunction),
     *(Normalize, Deduplicate, DeduplicateNear),
+    *(ResizeImages, Quantize),
 )
 OPERATIONS = {kind.name: kind for kind in _KINDS}
 """By the name that a recipe calls them."""
@@ -43,7 +46,9 @@ __all__ = [
     "Normalize",
     "Operation",
     "Pipeline",
+    "Quantize",
     "Rename",
+    "ResizeImages",
     "Select",
     "Settings",
     "stages",
