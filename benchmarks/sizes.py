@@ -4,8 +4,8 @@
 
 The same rows of 2,048 tokens are written to a real S3 server on loopback (SeaweedFS) with blocks of 256 KiB to 8 MiB,
 with levels 1 to 15, and with shards of 4 to 256 MiB. Each is then read by the loader, shuffled and without a cache; by
-random ranged reads of single blocks, 16 at once, digests checked; and, for the levels, decoded on one thread. The ratio,
-the seconds that writing took and the numbers of blocks and shards stand among the facts of each JSON line.
+random ranged reads of single blocks, 16 at once, digests checked; and, for the levels, decoded on one thread. Ratio,
+seconds of writing and the numbers of blocks and shards stand among the facts of each JSON line.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class Written:
 
 
 def token_blocks(num_bytes: int, block_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Token-like rows: Zipf-distributed phrases, so that zstd finds what it finds in text; the same for any block size."""
+    """Token-like rows, the same for any block size: phrases by Zipf, for zstd to find what it finds in text."""
     generator = np.random.default_rng(0)
     phrases = np.minimum(generator.zipf(1.3, size=(20_000, 6)), 50_000).astype(np.uint16)
     row_bytes = TOKENS * 2

@@ -1,12 +1,22 @@
 """The commands of a dataset's later life say what they did, and fail in one line."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from dataplane.catalog import list_versions, open_dataset
+from dataplane.catalog import (
+    collect_garbage,
+    commit_blocks,
+    compact,
+    copy_dataset,
+    list_versions,
+    open_dataset,
+    rollback,
+)
 from dataplane.cli.gc import seconds_of
 from dataplane.storage import open_store
+from preprocess import preprocess
 from tests.catalog.places import rows_of, write
 from tests.cli.test_commands import run
 from tests.contracts import batch_of
@@ -83,3 +93,52 @@ def test_a_mistake_is_one_line_and_changes_nothing(dataset, tmp_path, capsys, co
 @pytest.mark.parametrize(("age", "seconds"), [("0", 0), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1d", 86_400)])
 def test_ages_have_units(age, seconds):
     assert seconds_of(age) == seconds
+
+
+def numbers(start, stop, path):
+    path.write_text("".join(json.dumps({"n": number}) + "\n" for number in range(start, stop)))
+    return str(path)
+
+
+def test_appending_goes_on_through_all_of_a_life(tmp_path):
+    out, elsewhere = str(tmp_path / "out"), str(tmp_path / "copy")
+    inputs = [numbers(5 * part, 5 * part + 5, tmp_path / f"{part}.jsonl") for part in range(5)]
+    preprocess(inputs[:1], out)
+    for path in inputs[1:3]:
+        preprocess([path], out, append=True)
+    compact(out)
+    preprocess([inputs[3]], out, append=True)
+    assert rows_of(open_dataset(out))["n"].to_pylist() == list(range(20))
+
+    rollback(out, 2)
+    preprocess([inputs[4]], out, append=True)
+    preprocess([inputs[2]], out, append=True)  # what it added before is not in the content gone back to
+    expected = [*range(10), *range(20, 25), *range(10, 15)]
+    assert rows_of(open_dataset(out))["n"].to_pylist() == expected
+
+    copy_dataset(out, elsewhere)
+    collect_garbage(out, keep=1, older_than_seconds=0, delete=True)
+    for url in (out, elsewhere):
+        preprocess([inputs[3]], url, append=True)
+        assert rows_of(open_dataset(url))["n"].to_pylist() == [*expected, *range(15, 20)]
+
+
+def test_a_backslash_is_a_character_like_any_other_and_never_a_folder(tmp_path):
+    out = str(tmp_path / "o\\ut")
+    preprocess([numbers(0, 3, tmp_path / "in\\put.jsonl")], out)
+    dataset = open_dataset(out)
+
+    assert rows_of(dataset)["n"].to_pylist() == [0, 1, 2]
+    assert not any("\\" in path for path in dataset.store.list(""))
+    foreign = [replace(dataset.index[0], shard=dataset.index.shards[0].replace("/", "\\"))]
+    commit_blocks(
+        dataset.store,
+        foreign,
+        schema=dataset.schema,
+        block_format="arrow",
+        num_shards=1,
+        metadata={},
+        parent=dataset.version,
+    )
+    with pytest.raises(FileNotFoundError, match=r"shards\\"):
+        rows_of(open_dataset(out))
