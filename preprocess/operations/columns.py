@@ -88,7 +88,7 @@ class Cast(Settings):
     """Gives columns other types, if that loses no value: column to type.
 
     Floats may be rounded to the nearest of a narrower type; a number that would become infinite is refused, and so is
-    a fraction cast to an integer.
+    a fraction cast to an integer, or 2 to a boolean. A zone of time is neither dropped nor assumed.
     """
 
     name: ClassVar[str] = "cast"
@@ -107,6 +107,12 @@ class Cast(Settings):
         require_columns(self.columns, schema, self)
         kinds = {name: parse_type(text) for name, text in self.columns.items()}
         for name, kind in kinds.items():
+            before = schema.field(name).type
+            if pa.types.is_timestamp(before) and pa.types.is_timestamp(kind) and bool(before.tz) != bool(kind.tz):
+                raise ValueError(
+                    f"{self}: column {name!r} is of type {before}, {kind} has {'a' if kind.tz else 'no'} zone; "
+                    "derive it by assume_timezone(t, timezone='UTC') or local_timestamp(t)"
+                )
             try:
                 pa.nulls(0, schema.field(name).type).cast(kind)
             except pa.ArrowException as error:
@@ -186,4 +192,13 @@ def _cast_safely(column: pa.Array, kind: pa.DataType) -> pa.Array:
         overflown = pc.and_(pc.is_inf(made), pc.is_finite(column))
         if pc.any(overflown).as_py():
             raise OverflowError(f"it is beyond the range of {kind}")
+    # Arrow's safe cast lets numbers lose something on the way to booleans, and floats to decimals.
+    to_bool = pa.types.is_boolean(kind) and not _is_text(column.type)
+    to_decimal = pa.types.is_floating(column.type) and pa.types.is_decimal(kind)
+    if (to_bool or to_decimal) and not pc.all(pc.equal(made.cast(column.type), column), min_count=0).as_py():
+        raise OverflowError("it would not come back")
     return made
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -6,7 +6,7 @@ shingles have Jaccard similarity s meet in one of b bands of r of their b * r mi
 datasketch chooses b and r so that the sum of wrong meetings below the threshold and missed ones above it is least.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
@@ -115,6 +115,9 @@ class DeduplicateNear(Settings):
     num_perm: Annotated[int, Field(ge=16, le=1024)] = 128
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1
     reason: str = "near duplicate"
+
+    def depends_on(self) -> Mapping[str, str]:
+        return {"datasketch": str(_datasketch().__version__)}
 
     def bind(self, schema: pa.Schema) -> BoundKeys:
         require_columns([self.column], schema, self)

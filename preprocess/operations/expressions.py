@@ -163,6 +163,8 @@ def _check_comparison(op: ast.cmpop, right: ast.expr) -> None:
     elif isinstance(op, ast.Is | ast.IsNot):
         if not (isinstance(right, ast.Constant) and right.value is None):
             raise ValueError(f"`is` compares with None alone, got {ast.unparse(right)!r}; use == ")
+    elif isinstance(right, ast.Constant) and right.value is None:
+        raise ValueError("no value equals None, not even null; write `is None` or `is not None`")
     else:
         _check(right)
 

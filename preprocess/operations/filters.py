@@ -42,6 +42,7 @@ class Filter(Settings):
             raise ValueError(f"{self}: {error}") from None
         if not pa.types.is_boolean(where.type):
             raise ValueError(f"{self}: {self.where!r} is of type {where.type}, not a condition")
+        require_filterable(schema, self)
         return _BoundFilter(schema, where, self.reason)
 
 
@@ -61,3 +62,14 @@ def kept(batch: pa.RecordBatch, mask: pa.BooleanArray, reason: str) -> tuple[pa.
     if rows.num_rows == batch.num_rows:
         return batch, NO_DROPS
     return rows, {reason: batch.num_rows - rows.num_rows}
+
+
+def require_filterable(schema: pa.Schema, operation: object) -> None:
+    """Raises ValueError for a column of a type that Arrow cannot leave rows out of."""
+    for field in schema:
+        try:
+            pa.nulls(1, field.type).filter(pa.array([True]))
+        except pa.ArrowException:
+            raise ValueError(
+                f"{operation}: column {field.name!r} is of type {field.type}, which Arrow cannot filter; cast it first"
+            ) from None

@@ -3,6 +3,7 @@
 import io
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -103,33 +104,36 @@ class _BoundImages:
         made: list[bytes | None] = []
         kept: list[bool] = []
         drops: dict[str, int] = {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Pillow about metadata, which is not kept
-            for row, value in enumerate(batch.column(place)):
-                data = None if not value.is_valid else value.as_py()
-                try:
-                    made.append(None if data is None else self._made(data))
-                    kept.append(True)
-                except _RefusedError as refusal:
-                    if settings.on_error == "fail":
-                        raise InputError(
-                            f"{settings}: column {settings.column!r} in row {row} of the batch: {refusal}; "
-                            "`on_error: drop` leaves such rows out and counts them"
-                        ) from None
-                    kept.append(False)
-                    drops[refusal.reason] = drops.get(refusal.reason, 0) + 1
+        for row, result in enumerate(self._results(batch.column(place).to_pylist())):
+            kept.append(not isinstance(result, _RefusedError))
+            if not isinstance(result, _RefusedError):
+                made.append(result)
+            elif settings.on_error == "drop":
+                drops[result.reason] = drops.get(result.reason, 0) + 1
+            else:
+                raise InputError(
+                    f"{settings}: column {settings.column!r} in row {row} of the batch: {result}; "
+                    "`on_error: drop` leaves such rows out and counts them"
+                )
         if drops:
             batch = batch.filter(pa.array(kept))
         column = pa.array(made, self.schema.field(place).type)
         return batch.set_column(place, self.schema.field(place), column), drops or NO_DROPS
 
-    def _made(self, data: bytes) -> bytes:
+    def _results(self, images: list[bytes | None]) -> "list[bytes | _RefusedError | None]":
+        """What each image becomes; Pillow releases the interpreter lock, so all threads of this process have work."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Pillow about metadata, which is not kept
+            with ThreadPoolExecutor(pa.cpu_count()) as pool:
+                return list(pool.map(self._result, images))
+
+    def _result(self, data: bytes | None) -> "bytes | _RefusedError | None":
         try:
-            return self._encoded(data)
-        except _RefusedError:
-            raise
+            return None if data is None else self._encoded(data)
+        except _RefusedError as refusal:
+            return refusal
         except Exception as error:  # a damaged file makes Pillow raise anything
-            raise _RefusedError(_BROKEN, f"cannot be decoded ({type(error).__name__}: {error})") from None
+            return _RefusedError(_BROKEN, f"cannot be decoded ({type(error).__name__}: {error})")
 
     def _encoded(self, data: bytes) -> bytes:
         settings = self._settings

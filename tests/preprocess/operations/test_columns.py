@@ -36,6 +36,13 @@ def test_rows_do_not_depend_on_how_they_are_cut(name, cuts):
     assert_same_however_cut(OPERATIONS[name], ROWS, cuts)
 
 
+def test_a_column_that_arrow_cannot_filter_is_refused_before_any_row_is_read():
+    schema = pa.schema([("n", pa.int64()), ("view", pa.string_view())])
+
+    with pytest.raises(ValueError, match="filter: column 'view' is of type string_view, .* cast it first"):
+        Filter(where="n > 1").bind(schema)
+
+
 def test_columns_are_chosen_renamed_and_dropped():
     assert run(OPERATIONS["select"], ROWS)[0].schema == pa.schema([ROWS.schema.field("text"), ROWS.schema.field("id")])
     assert run(OPERATIONS["rename"], ROWS)[0].schema.names == ["text", "id", "score"]
@@ -94,6 +101,8 @@ def test_what_does_not_go_with_the_rows_is_refused_before_any_is_read(operation,
         ([1, 2**53 + 1], "float64", "holds 9007199254740993 in row 1"),
         ([1.0, 1e300], "float32", r"holds 1e\+300 in row 1 .* beyond the range of float"),
         ([dt.datetime(2020, 1, 1, 1, 1, 1, 1)], "timestamp[s]", "holds datetime.* in row 0"),
+        ([1, 0, 2], "bool", "holds 2 in row 2 .* it would not come back"),
+        ([0.5, 0.25], "decimal128(3, 1)", "holds 0.25 in row 1 .* it would not come back"),
         (["1" * 500], "int64", r"holds '1{75} \.\.\."),
     ],
 )
@@ -133,6 +142,23 @@ def test_a_time_that_nanoseconds_cannot_hold_is_refused_by_column_and_row():
 
     with pytest.raises(InputError, match=r"cast: column 't' holds datetime.datetime\(9999.* in row 1 of the batch"):
         run(Cast(columns={"t": "timestamp[ns]"}), batch)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "UTC"), ("Europe/Berlin", None)])
+def test_a_zone_is_neither_dropped_nor_assumed(before, after):
+    schema = pa.schema([("t", pa.timestamp("us", before))])
+
+    with pytest.raises(ValueError, match=r"cast: column 't' is of type .* zone; derive it by assume_timezone"):
+        Cast(columns={"t": str(pa.timestamp("us", after))}).bind(schema)
+
+
+def test_what_fits_passes_a_cast():
+    batch = pa.record_batch({"b": [1, 0, None], "d": [0.5, 0.1, None]})
+
+    table, _ = run(Cast(columns={"b": "bool", "d": "decimal128(3, 1)"}), batch)
+
+    assert table.column("b").to_pylist() == [True, False, None]
+    assert [str(value) for value in table.column("d").to_pylist()] == ["0.5", "0.1", "None"]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,8 @@ def test_integer_arithmetic_is_that_of_python(a, b):
         "list[n]",
         "list[0:1]",
         "n is 1",
+        "n == None",
+        "n != None",
         "text in n",
         "cast(n)",
         "cast(n, text)",
