@@ -39,7 +39,7 @@ def test_rows_do_not_depend_on_how_they_are_cut(name, cuts):
 def test_a_column_that_arrow_cannot_filter_is_refused_before_any_row_is_read():
     schema = pa.schema([("n", pa.int64()), ("view", pa.string_view())])
 
-    with pytest.raises(ValueError, match="filter: column 'view' is of type string_view, .* cast it first"):
+    with pytest.raises(ValueError, match=r"filter: column 'view' is of type string_view, .* cast it first"):
         Filter(where="n > 1").bind(schema)
 
 
