@@ -58,7 +58,10 @@ def command(
         help="A recipe in YAML, TOML or JSON. Options given beside it go before what it says.",
     ),
     tokenizer: str | None = typer.Option(
-        None, metavar="FILE", help="A `tokenizers` JSON file: tokenise and pack the texts. Without it rows are kept."
+        None,
+        metavar="FILE",
+        help="A `tokenizers` JSON file, a .tiktoken file or a sentencepiece .model: tokenise and pack the texts. "
+        "Without it rows are kept.",
     ),
     sequence_length: int | None = typer.Option(None, min=1, help="Tokens of a packed row. [default: 2048]"),
     eos_token: str | None = typer.Option(None, metavar="TEXT", help="Token to append to each document."),

@@ -177,12 +177,12 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         return column
     try:
         return _cast_safely(column, field.type)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError):
         rows = batch.select([field.name])
-        row = first_refused(rows, lambda part: _cast_safely(part.column(0), field.type))
+        row, reason = first_refused(rows, lambda part: _cast_safely(part.column(0), field.type))
         raise InputError(
             f"cast: column {field.name!r} holds {shown(column[row].as_py())} in row {row} of the batch, "
-            f"which is no {field.type}: {reason_of(error)}"
+            f"which is no {field.type}: {reason}"
         ) from None
 
 

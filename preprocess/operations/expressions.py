@@ -71,11 +71,11 @@ class BoundExpression:
         """One value for each row. Raises InputError naming the row and its values where a function refuses one."""
         try:
             return _evaluated(self._tree, batch)
-        except (pa.ArrowException, OverflowError) as error:
-            row = first_refused(batch, lambda rows: _evaluated(self._tree, rows))
+        except (pa.ArrowException, OverflowError):
+            row, reason = first_refused(batch, lambda rows: _evaluated(self._tree, rows))
             values = ", ".join(f"{name} = {shown(batch.column(name)[row].as_py())}" for name in self._columns)
             raise InputError(
-                f"expression {self.text!r} fails in row {row} of the batch, where {values}: {reason_of(error)}"
+                f"expression {self.text!r} fails in row {row} of the batch, where {values}: {reason}"
             ) from None
 
 

@@ -5,18 +5,25 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 
-def first_refused(batch: pa.RecordBatch, attempt: Callable[[pa.RecordBatch], object]) -> int:
-    """The first row that makes `attempt` fail, given that it fails on the batch."""
+_REFUSALS = (pa.ArrowException, OverflowError)
+
+
+def first_refused(batch: pa.RecordBatch, attempt: Callable[[pa.RecordBatch], object]) -> tuple[int, str]:
+    """The first row that makes `attempt` fail, given that it fails on the batch, and why it does."""
     start, stop = 0, batch.num_rows
     while stop - start > 1:
         middle = (start + stop) // 2
         try:
             attempt(batch.slice(start, middle - start))
-        except (pa.ArrowException, OverflowError):
+        except _REFUSALS:
             stop = middle
         else:
             start = middle
-    return start
+    try:
+        attempt(batch.slice(start, 1))
+    except _REFUSALS as error:
+        return start, reason_of(error)
+    raise AssertionError("a batch was refused whose rows are not")
 
 
 def shown(value: object) -> str:

@@ -96,7 +96,7 @@ def test_what_does_not_go_with_the_rows_is_refused_before_any_is_read(operation,
     ("values", "kind", "message"),
     [
         ([1, 300, 2], "int8", "holds 300 in row 1 of the batch, which is no int8"),
-        (["1", "2", "x"], "int64", "holds 'x' in row 2"),
+        (["1", "2", "x", "y"], "int64", "holds 'x' in row 2 of the batch, which is no int64: .*'x'"),
         ([1.0, 1.5], "int64", "holds 1.5 in row 1"),
         ([1, 2**53 + 1], "float64", "holds 9007199254740993 in row 1"),
         ([1.0, 1e300], "float32", r"holds 1e\+300 in row 1 .* beyond the range of float"),
