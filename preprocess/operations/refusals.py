@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
-
 _REFUSALS = (pa.ArrowException, OverflowError)
 
 
