@@ -1,5 +1,6 @@
 """Offline preparation: a corpus of common files to a committed version of a dataset."""
 
+from preprocess.engines import Inline, Processes, Ray
 from preprocess.in_place import index_in_place
 from preprocess.progress import display_on, silent
 from preprocess.recipe import Packing, Recipe
@@ -11,7 +12,10 @@ from preprocess.sources import Reading
 from preprocess.split import Split
 
 __all__ = [
+    "Inline",
     "Packing",
+    "Processes",
+    "Ray",
     "Reading",
     "Recipe",
     "Report",

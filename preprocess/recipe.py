@@ -61,8 +61,12 @@ class Recipe:
     """Parts of the rows that become datasets of their own; None writes one."""
     shuffle: Shuffle | None = None
     """None keeps the order of the inputs."""
+    task_bytes: int | None = None
+    """Bytes of input that are done and kept as a whole; None shares the inputs out in 64 tasks of 4 to 256 MiB."""
 
     def __post_init__(self) -> None:
+        if self.task_bytes is not None and self.task_bytes < 1:
+            raise ValueError(f"task_bytes must be at least 1, got {self.task_bytes}")
         if not 1 <= self.block_bytes <= _MAX_BLOCK_BYTES:
             raise ValueError(f"block_bytes must be in [1, {_MAX_BLOCK_BYTES}], got {self.block_bytes}")
         if self.encoding.shard_bytes < 1:
@@ -88,6 +92,7 @@ class Recipe:
             # A split's parts have an order: it decides which rows each gets.
             "split": None if self.split is None else [self.split.key, *self.split.fractions.items()],
             "shuffle": None if self.shuffle is None else self.shuffle.model_dump(),
+            "task_bytes": self.task_bytes,
         }
         return json.dumps(values, sort_keys=True, ensure_ascii=False)
 

@@ -1,7 +1,7 @@
 """A recipe as a YAML, TOML or JSON file has it: the same values as in Python, by the same names.
 
 Sections are `reading`, `operations` (a list, each `name: settings`), `packing`, `output` (`block_bytes` and the
-encoding), `split` and `shuffle`. A name that is not known is refused with the nearest one that is.
+encoding), `split` and `shuffle`; `task_bytes` stands alone. A name that is not known is refused with the nearest one that is.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from preprocess.split import Split
 Value = TypeVar("Value")
 Section = Mapping[str, Any]  # Any: whatever a file holds
 
-_SECTIONS = ("reading", "operations", "packing", "columns", "output", "split", "shuffle")
+_SECTIONS = ("reading", "operations", "packing", "columns", "output", "split", "shuffle", "task_bytes")
 
 
 def load_recipe(
@@ -78,6 +78,7 @@ def _recipe(values: Section) -> Recipe:
         "columns": _validated(TypeAdapter(tuple[str, ...] | None), values.get("columns"), "columns"),
         "operations": tuple(_operation(*numbered) for numbered in enumerate(_list(values.get("operations")))),
         "block_bytes": block_bytes,
+        "task_bytes": _validated(TypeAdapter(int | None), values.get("task_bytes"), "task_bytes"),
     }
     try:
         return Recipe(**{name: value for name, value in made.items() if value is not None})

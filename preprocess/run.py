@@ -1,7 +1,6 @@
 """The whole way from sources to committed versions: decide the tasks, have them done, commit what they made."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +16,16 @@ from dataplane.catalog import (
     parent_for,
     refuse_existing,
 )
-from dataplane.errors import DatasetExistsError, DatasetNotFoundError, InputError, VersionConflictError
+from dataplane.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InputError,
+    VersionConflictError,
+    WorkerDiedError,
+)
 from dataplane.metrics import Metrics
 from dataplane.storage import Store, digest_of
-from preprocess.engines import Engine, Inline, Outcome, Processes, Step
+from preprocess.engines import Engine, Inline, Outcome, Processes, Session, Step, available_cores
 from preprocess.identity import check_alike, extended_schema, packed_metadata
 from preprocess.input_records import InputRecord, new_inputs, read_records, write_records
 from preprocess.packing import packed_schema
@@ -32,6 +37,7 @@ from preprocess.steps import (
     GatherStep,
     Job,
     KeysStep,
+    PortableSchema,
     ScatterStep,
     SurveyStep,
     WriteStep,
@@ -86,7 +92,7 @@ def preprocess(
     that were finished. With `append`, inputs that the dataset has already are left out, and the others' rows come
     after those of the newest version. `resume=False` refuses a destination with unfinished work instead of going on.
     `engine` None takes worker processes, one for each core, or this process where there is little to do. `unfinished`
-    is called with the report of what is done when the run ends by an error or an interruption.
+    is called with the report of what is done when the run is interrupted.
 
     Raises:
         InputError: a source is missing or is not what it claims to be, an input changed since it was appended, or all
@@ -105,12 +111,13 @@ def preprocess(
     if append and not plan.inputs.files:
         return _nothing_new(plan)
     _look_at_other_work(plan.job.work(), resume=resume)
-    plan = replace(plan, tasks=cut_tasks(plan.inputs, plan.job.readers(Metrics())))
+    plan = replace(plan, tasks=_tasks(plan))
     with show("preprocess", plan.inputs.num_bytes * _num_passes(plan.job)) as display:
-        run = _Run(plan, engine or engine_for(len(plan.tasks)), Tracker(display))
+        run = _Run(plan, Tracker(display))
         try:
-            versions = run.versions()
-        except BaseException:
+            with (engine or local_engine(len(plan.tasks))).session() as session:
+                versions = run.versions(session)
+        except (KeyboardInterrupt, WorkerDiedError):
             if unfinished is not None:
                 unfinished(run.report({}, time.perf_counter() - start))
             raise
@@ -118,38 +125,31 @@ def preprocess(
     return run.report(versions, time.perf_counter() - start)
 
 
-def engine_for(num_tasks: int, *, workers: int | None = None, threads: int | None = None) -> Engine:
-    """Processes of this machine, `workers` of them or one for each core, but no more than there are tasks.
-
-    `threads` are the native threads of each; by default the cores are shared out. One worker is this process itself.
-    """
-    cores = len(os.sched_getaffinity(0))
-    count = min(cores if workers is None else workers, num_tasks)
-    if count <= 1 and threads is None:
-        return Inline()
-    return Processes(count, threads or max(1, cores // count))
+def local_engine(num_tasks: int) -> Engine:
+    """A process for each core, or this one where there is nothing to share out."""
+    cores = available_cores()
+    return Processes(cores) if min(cores, num_tasks) > 1 else Inline()
 
 
 class _Run:
     """One run: its steps, what their tasks made, and what is committed of it."""
 
-    def __init__(self, plan: _Plan, engine: Engine, tracker: Tracker) -> None:
+    def __init__(self, plan: _Plan, tracker: Tracker) -> None:
         self._plan = plan
         self._job = plan.job
-        self._engine = engine
         self._tracker = tracker
         self._work = plan.job.work()
 
-    def versions(self) -> dict[str, DatasetVersion]:
-        """Does what is left to do, and commits it."""
+    def versions(self, session: Session) -> dict[str, DatasetVersion]:
+        """Has done what is left to do, and commits it."""
         plan = self._plan
         if not reads_texts_only(self._job.recipe):
-            self._find_schema()
+            self._find_schema(session)
         self._find_block_schema()
         for number in range(len(global_filters(self._job))):
-            self._step(KeysStep(self._job, number), plan.tasks)
+            self._step(session, KeysStep(self._job, number), plan.tasks)
             decide(self._job, number, plan.tasks)
-        written = self._written()
+        written = self._written(session)
         shards = {
             output: [Shard.from_json(shard) for outcome in written for shard in outcome.result[output]]
             for output in self._job.outputs
@@ -163,9 +163,9 @@ class _Run:
         """What was done so far; complete once there are versions."""
         return report_of(self._plan, self._tracker.counts(), versions, self._tracker, seconds)
 
-    def _find_schema(self) -> None:
-        outcomes = self._step(SurveyStep(self._job), self._plan.tasks)
-        self._job = replace(self._job, schema=merged_survey(self._job, outcomes).schema())
+    def _find_schema(self, session: Session) -> None:
+        outcomes = self._step(session, SurveyStep(self._job), self._plan.tasks)
+        self._job = replace(self._job, schema=PortableSchema.of(merged_survey(self._job, outcomes).schema()))
 
     def _find_block_schema(self) -> None:
         """Binds all operations once, so that a mistake in them is found before there is work."""
@@ -184,18 +184,25 @@ class _Run:
         for base in self._plan.bases.values():
             if base is not None:
                 schema = extended_schema(base, schema)
-        self._job = replace(job, block_schema=schema)
+        self._job = replace(job, block_schema=PortableSchema.of(schema))
 
-    def _written(self) -> list[Outcome]:
+    def _written(self, session: Session) -> list[Outcome]:
         """The outcomes of the tasks that write shards, in the order of the rows."""
         plan = self._plan
         if self._job.recipe.shuffle is None:
-            return self._step(WriteStep(self._job), plan.tasks, final=True)
+            return self._step(session, WriteStep(self._job), plan.tasks, final=True)
         log2_buckets = log2_buckets_for(plan.inputs.num_bytes)
-        scattered = self._step(ScatterStep(self._job, log2_buckets), plan.tasks, final=True)
-        return self._step(GatherStep(self._job), buckets_of(scattered, plan.inputs.num_bytes), final=True)
+        scattered = self._step(session, ScatterStep(self._job, log2_buckets), plan.tasks, final=True)
+        return self._step(session, GatherStep(self._job), buckets_of(scattered, plan.inputs.num_bytes), final=True)
 
-    def _step(self, step: Step, tasks: Sequence[Any], *, final: bool = False) -> list[Outcome]:  # Any: the step's tasks
+    def _step(
+        self,
+        session: Session,
+        step: Step,
+        tasks: Sequence[Any],
+        *,
+        final: bool = False,  # Any: the step's tasks
+    ) -> list[Outcome]:
         """The outcomes of all tasks, those of earlier runs too, in the order of the tasks.
 
         What the tasks of `final` steps count is what the run has counted.
@@ -203,7 +210,7 @@ class _Run:
         done = self._intact(self._work.outcomes(step.name))
         self._tracker.begin(step.name, done, final=final)
         missing = [task for task in tasks if task.number not in done]
-        for number, outcome in self._engine.run(step, missing, self._tracker.update):
+        for number, outcome in session.run(step, missing, self._tracker.update):
             self._tracker.finish(number, outcome)
             done[number] = outcome
         return [done[task.number] for task in tasks]
@@ -244,7 +251,7 @@ class _Run:
         newest = open_dataset(self._job.url(output), storage_options=self._job.storage_options)
         new_inputs(self._plan.inputs, read_records(newest), newest, others=True)
         assert self._job.block_schema is not None
-        parent_for(newest, self._job.block_schema)
+        parent_for(newest, self._job.block_schema.value)
         return newest
 
     def _commit(self, store: Store, shards: Sequence[Shard], base: Dataset | None) -> DatasetVersion:
@@ -259,7 +266,7 @@ class _Run:
         return commit_shards(
             store,
             shards,
-            schema=job.block_schema,
+            schema=job.block_schema.value,
             block_format=job.recipe.encoding.format,
             metadata=metadata,
             parent=base.version if base else None,
@@ -304,7 +311,7 @@ def _planned(
     job = replace(
         job,
         fingerprint=_fingerprint(recipe, inputs, base, vocabulary),
-        known=base.schema if base else None,
+        known=PortableSchema.of(base.schema) if base else None,
         first_task=base.version.origin.num_tasks if base and base.version.origin else 0,
     )
     plan = _Plan(job=job, inputs=inputs, unchanged=unchanged, tasks=(), bases=bases, vocabulary=vocabulary)
@@ -312,6 +319,10 @@ def _planned(
         if base is not None:
             check_alike(base, recipe, vocabulary)
     return plan
+
+
+def _tasks(plan: _Plan) -> list[Task]:
+    return cut_tasks(plan.inputs, plan.job.readers(Metrics()), plan.job.recipe.task_bytes)
 
 
 def _base(job: Job, output: str, *, append: bool) -> Dataset | None:
@@ -358,6 +369,7 @@ def _finished(plan: _Plan, *, resume: bool) -> Report | None:
     if len(ours) < len(newest):
         return None
     plan.job.work().clear()
+    plan = replace(plan, tasks=_tasks(plan))
     origin = ours[plan.job.outputs[0]].origin
     assert origin is not None
     return report_of(plan, origin.counts, ours, Tracker(None), 0.0)

@@ -34,12 +34,12 @@ class Task:
         return sum(piece.num_bytes for piece in self.pieces)
 
 
-def cut_tasks(inputs: Inputs, reader_of: Mapping[Form, Reader]) -> list[Task]:
-    """All files, in order. The tasks depend on the files and their sizes alone.
+def cut_tasks(inputs: Inputs, reader_of: Mapping[Form, Reader], num_bytes: int | None = None) -> list[Task]:
+    """All files, in order, in tasks of about `num_bytes`. The tasks depend on the files and their sizes alone.
 
     Raises InputError for a file that cannot be cut because it is damaged.
     """
-    target = task_bytes(inputs.num_bytes)
+    target = num_bytes or suited_task_bytes(inputs.num_bytes)
 
     def cut(file: InputFile) -> list[Piece]:
         return reader_of[file.form].cut(file, target)
@@ -49,7 +49,7 @@ def cut_tasks(inputs: Inputs, reader_of: Mapping[Form, Reader]) -> list[Task]:
         return [Task(number, group) for number, group in enumerate(_grouped(pieces, target))]
 
 
-def task_bytes(total_bytes: int) -> int:
+def suited_task_bytes(total_bytes: int) -> int:
     """Bytes of input for a task."""
     return min(max(total_bytes // _TASKS, _LEAST_TASK_BYTES), _MOST_TASK_BYTES)
 

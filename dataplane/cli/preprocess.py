@@ -11,7 +11,18 @@ from rich.console import Console
 
 from dataplane.catalog import Encoding
 from dataplane.cli.options import STORAGE_OPTION, storage_options
-from preprocess import display_on, load_recipe, parse_recipe, preprocess, silent
+from preprocess import (
+    Inline,
+    Processes,
+    Ray,
+    Report,
+    display_on,
+    load_recipe,
+    parse_recipe,
+    preprocess,
+    silent,
+)
+from preprocess.engines import Engine
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -32,6 +43,11 @@ class _Records(StrEnum):
     FILE = "file"
     PARAGRAPH = "paragraph"
     LINE = "line"
+
+
+class _Engine(StrEnum):
+    PROCESSES = "processes"
+    RAY = "ray"
 
 
 class _Codec(StrEnum):
@@ -87,7 +103,21 @@ def command(
     zstd_window_log: int | None = typer.Option(
         None, min=10, max=31, help="Largest window of zst (dictionary of xz) to read, as a power of 2. [default: 27]"
     ),
-    append: bool = typer.Option(False, "--append", help="Add a version to the dataset that is there."),
+    append: bool = typer.Option(
+        False, "--append", help="Add a version to the dataset that is there, of the inputs that it does not have."
+    ),
+    workers: int | None = typer.Option(None, min=1, help="Processes that share the work; one for each core or CPU."),
+    threads: int | None = typer.Option(
+        None, min=1, help="Native threads of each process; by default a share of the cores."
+    ),
+    engine: _Engine = typer.Option(_Engine.PROCESSES, help="Where the work is done: here, or on a Ray cluster."),
+    ray_address: str | None = typer.Option(None, metavar="ADDRESS", help="Of the cluster, as `ray.init` has it."),
+    task_bytes: int | None = typer.Option(
+        None, min=1, help="Bytes of input that one worker does in one go, and that a killed run loses at most."
+    ),
+    resume: bool = typer.Option(
+        True, "--resume/--no-resume", help="Go on from what an earlier, unfinished run has done, or refuse to."
+    ),
     options: list[str] = STORAGE_OPTION,
     report: Path | None = typer.Option(None, metavar="FILE", help="Write the final report as JSON too."),
     quiet: bool = typer.Option(False, "--quiet", help="Print nothing but errors."),
@@ -97,6 +127,7 @@ def command(
     With --tokenizer, texts become rows of --sequence-length tokens with document boundaries kept;
     without it, rows are kept as they are. The last argument is where the dataset is written.
     """
+    packing = _given(tokenizer=tokenizer, sequence_length=sequence_length, eos_token=eos_token)
     given = {
         "reading": _given(
             format=format,
@@ -106,32 +137,53 @@ def command(
             file_column=file_column,
             zstd_window_log=zstd_window_log,
         ),
-        "packing": _given(tokenizer=tokenizer, sequence_length=sequence_length, eos_token=eos_token),
+        "packing": packing,
         "output": _given(
             block_bytes=block_bytes, shard_bytes=shard_bytes, format=output_format, codec=codec, level=level
         ),
         "columns": _listed(columns),
+        "task_bytes": task_bytes,
     }
     overrides = {name: value for name, value in given.items() if value}
     storage = storage_options(options)
     if recipe is not None:
         # Functions of the user lie beside the recipe, or where the command is given.
         sys.path[:0] = [str(Path(recipe).parent.absolute()), str(Path.cwd())]
-    elif tokenizer is None and (alone := next((name for name in given["packing"] or ()), None)):
+    elif tokenizer is None and (alone := next(iter(packing or ()), None)):
         raise ValueError(f"--{alone.replace('_', '-')} goes with --tokenizer; give both or neither")
     made = parse_recipe(overrides) if recipe is None else load_recipe(recipe, overrides, storage)
+
+    def say(result: Report) -> None:
+        if report is not None:
+            report.write_text(json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n")
+        if not quiet:
+            Console().print(result.table())
+
     result = preprocess(
         sources,
         destination,
         made,
         append=append,
+        resume=resume,
+        engine=_chosen(engine, workers, threads, ray_address),
+        unfinished=say,
         storage_options=storage,
         show=silent if quiet else display_on(sys.stderr),
     )
-    if report is not None:
-        report.write_text(json.dumps(result.to_dict(), indent=1, ensure_ascii=False) + "\n")
-    if not quiet:
-        Console().print(result.table())
+    say(result)
+
+
+def _chosen(engine: _Engine, workers: int | None, threads: int | None, address: str | None) -> Engine | None:
+    """None where nothing was chosen. Raises ValueError for choices that do not go together."""
+    if engine is _Engine.RAY:
+        if threads is not None:
+            raise ValueError("--threads goes with --engine processes; a Ray worker has the one CPU that Ray gives it")
+        return Ray(address, workers)
+    if address is not None:
+        raise ValueError("--ray-address goes with --engine ray; give both or neither")
+    if workers is None and threads is None:
+        return None
+    return Inline() if workers == 1 and threads is None else Processes(workers, threads)
 
 
 def _given(**settings: Any) -> dict[str, Any]:  # Any: of the settings' own types

@@ -1,6 +1,7 @@
 """What every engine can do: run the tasks of a step, wherever, and hand back what each of them made."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,13 +52,21 @@ class Step(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """Where tasks run. The outcome of a task does not depend on it."""
+class Session(Protocol):
+    """Workers that are there for the steps of a run."""
 
     def run(self, step: Step, tasks: Sequence[Task], on_counts: OnCounts) -> Iterator[tuple[int, Outcome]]:
         """Number and outcome of each task as they finish, in any order.
 
-        Raises what a task raised, the first of them in the order of the tasks; whatever runs elsewhere has ended then,
-        and also when the iterator is closed.
+        Raises what a task raised, the first of them in the order of the tasks; no task runs any more then, nor when
+        the iterator was closed.
         """
+        ...
+
+
+class Engine(Protocol):
+    """Where tasks run. The outcome of a task does not depend on it."""
+
+    def session(self) -> AbstractContextManager[Session]:
+        """Workers for one run, one step after the other; at the end of the block none of them is left."""
         ...

@@ -13,11 +13,13 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
+from typing import cast
 
 from dataplane.errors import WorkerDiedError
-from preprocess.engines.base import OnCounts, Outcome, Step, Task
-from preprocess.engines.worker import Counted, Done, Failed, Message, WorkerTraceback
+from preprocess.engines.base import OnCounts, Outcome, Session, Step, Task
+from preprocess.engines.worker import Begin, Counted, Done, Failed, Message, WorkerTraceback
 
 # The child imports what this process could import, whatever it was started with.
 _PROGRAM = """\
@@ -32,23 +34,42 @@ _SECONDS_TO_END = 5.0
 
 
 class Processes:
-    """Runs tasks in `workers` processes, each with `threads` native threads."""
+    """Runs tasks in `workers` processes, each with `threads` native threads; None shares out the cores."""
 
-    def __init__(self, workers: int, threads: int) -> None:
-        self._num_workers = workers
+    def __init__(self, workers: int | None = None, threads: int | None = None) -> None:
+        for name, value in (("workers", workers), ("threads", threads)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self._workers = workers or available_cores()
         self._threads = threads
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        pool = _Pool(self._workers, self._threads)
+        try:
+            yield pool
+        finally:
+            pool.stop()
+
+
+class _Pool:
+    """Workers, started when there is a task for them, and kept from step to step."""
+
+    def __init__(self, most: int, threads: int | None) -> None:
+        self._most = most
+        self._threads = threads
+        self._workers: list[_Worker] = []
 
     def run(self, step: Step, tasks: Sequence[Task], on_counts: OnCounts) -> Iterator[tuple[int, Outcome]]:
         waiting = deque(tasks)
-        workers: list[_Worker] = []
         failures: dict[int, BaseException] = {}
         try:
-            for number in range(min(self._num_workers, len(tasks))):
-                workers.append(_Worker(number + 1, step, self._threads))
-                workers[-1].give(waiting.popleft())
-            while busy := [worker for worker in workers if worker.task is not None]:
-                for connection in wait([worker.connection for worker in busy]):
-                    worker = next(each for each in busy if each.connection is connection)
+            for worker in self._for_tasks(len(tasks)):
+                worker.begin(step)
+                worker.give(waiting.popleft())
+            while busy := {worker.connection: worker for worker in self._workers if worker.task is not None}:
+                for connection in wait(list(busy)):
+                    worker = busy[cast("Connection", connection)]
                     task = worker.task
                     assert task is not None
                     match worker.receive():
@@ -69,14 +90,34 @@ class Processes:
             if failures:
                 raise failures[min(failures)]
         finally:
-            for worker in workers:
-                worker.stop()
+            self._stop([worker for worker in self._workers if worker.task is not None])
+
+    def stop(self) -> None:
+        """Ends all workers."""
+        self._stop(self._workers)
+
+    def _for_tasks(self, num_tasks: int) -> "list[_Worker]":
+        count = min(self._most, num_tasks)
+        threads = self._threads or max(1, available_cores() // max(1, count))
+        while len(self._workers) < count:
+            self._workers.append(_Worker(len(self._workers) + 1, threads))
+        return self._workers[:count]
+
+    def _stop(self, workers: "list[_Worker]") -> None:
+        for worker in workers:
+            worker.stop()
+        self._workers = [worker for worker in self._workers if worker not in workers]
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 class _Worker:
     """One child process, and the task that it is at."""
 
-    def __init__(self, number: int, step: Step, threads: int) -> None:
+    def __init__(self, number: int, threads: int) -> None:
         self.number = number
         self.task: Task | None = None
         ours, theirs = socket.socketpair()
@@ -88,7 +129,10 @@ class _Worker:
                 env={**os.environ, **_environment(threads)},
             )
         self.connection = Connection(ours.detach())
-        self._send(step)
+
+    def begin(self, step: Step) -> None:
+        """The tasks given from now on are of this step."""
+        self._send(Begin(step))
 
     def give(self, task: Task) -> None:
         self.task = task

@@ -6,10 +6,11 @@ user's modules importable there.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from dataplane.errors import MissingExtraError, WorkerDiedError
-from preprocess.engines.base import OnCounts, Outcome, Step, Task
+from preprocess.engines.base import OnCounts, Outcome, Session, Step, Task
 from preprocess.engines.worker import Done, Failed, WorkerTraceback, failure
 
 
@@ -24,25 +25,32 @@ class Ray:
         self._address = address
         self._workers = workers
 
-    def run(self, step: Step, tasks: Sequence[Task], on_counts: OnCounts) -> Iterator[tuple[int, Outcome]]:
-        if not tasks:
-            return
+    @contextmanager
+    def session(self) -> Iterator[Session]:
         ray = _import_ray()
         started = not ray.is_initialized()
         if started:
             ray.init(address=self._address, log_to_driver=False, include_dashboard=False)
         try:
-            yield from self._run(ray, step, tasks)
+            yield _Cluster(ray, self._workers or int(ray.cluster_resources().get("CPU", 1)))
         finally:
             if started:
                 ray.shutdown()
 
-    def _run(self, ray: Any, step: Step, tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
-        workers = self._workers or int(ray.cluster_resources().get("CPU", 1))
+
+class _Cluster:
+    """The cluster while a run uses it."""
+
+    def __init__(self, ray: Any, workers: int) -> None:  # Any: the optional package
+        self._ray = ray
+        self._workers = workers
+
+    def run(self, step: Step, tasks: Sequence[Task], on_counts: OnCounts) -> Iterator[tuple[int, Outcome]]:
+        ray = self._ray
         actor = ray.remote(num_cpus=1, max_restarts=0)(_Actor)
         shared = ray.put(step)
-        idle = [actor.remote(shared) for _ in range(min(workers, len(tasks)))]
-        actors = list(idle)
+        actors = [actor.remote(shared) for _ in range(min(self._workers, len(tasks)))]
+        idle = list(actors)
         waiting = deque(tasks)
         running: dict[Any, tuple[Task, Any]] = {}  # Any: Ray's references and handles
         failures: dict[int, Exception] = {}

@@ -15,8 +15,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from preprocess.engines.base import Counts, Outcome, Running
+from preprocess.engines.base import Counts, Outcome, Running, Step
 from preprocess.engines.ticker import ticking
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The tasks that follow are of this step."""
+
+    step: Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ def main(descriptor: int, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     pa.set_cpu_count(threads)
     connection = Connection(descriptor)
-    received: queue.SimpleQueue[Any] = queue.SimpleQueue()  # Any: a step, then tasks
+    received: queue.SimpleQueue[Any] = queue.SimpleQueue()  # Any: Begin, or a task of the step that has begun
     threading.Thread(target=_receive, args=(connection, received), daemon=True).start()
     sending = threading.Lock()
 
@@ -65,10 +72,14 @@ def main(descriptor: int, threads: int) -> None:
         with sending, contextlib.suppress(ConnectionError):
             connection.send(message)
 
-    step = received.get()
+    step: Step | None = None
     running: Running | None = None
     while True:
         task = received.get()
+        if isinstance(task, Begin):
+            step, running = task.step, None
+            continue
+        assert step is not None
         try:
             if running is None:
                 running = step.open()

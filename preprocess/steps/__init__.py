@@ -1,7 +1,7 @@
 """WORK: the steps of a run, each a list of tasks that any engine may run in any order."""
 
 from preprocess.steps.gather import GatherStep, buckets_of
-from preprocess.steps.job import Job
+from preprocess.steps.job import Job, PortableSchema
 from preprocess.steps.keys import KeysStep, decide
 from preprocess.steps.scatter import ScatterStep
 from preprocess.steps.survey import SurveyStep, merged_survey
@@ -11,6 +11,7 @@ __all__ = [
     "GatherStep",
     "Job",
     "KeysStep",
+    "PortableSchema",
     "ScatterStep",
     "SurveyStep",
     "WriteStep",

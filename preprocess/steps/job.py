@@ -24,13 +24,13 @@ class Job:
     storage_options: Mapping[str, Any] | None  # Any: as the stores' own options
     fingerprint: str
     """Of everything that decides the bytes of the result."""
-    known: pa.Schema | None
+    known: "PortableSchema | None"
     """Of the dataset that rows are appended to; says what empty lists hold."""
     first_task: int
     """Tasks of the versions before; with a task's own number it makes the ids of packed rows."""
-    schema: pa.Schema | None = None
+    schema: "PortableSchema | None" = None
     """Of the rows as they are read, once a survey has found it; None where only texts are read."""
-    block_schema: pa.Schema | None = None
+    block_schema: "PortableSchema | None" = None
     """Of the blocks to write, once it is known."""
 
     @property
@@ -53,6 +53,22 @@ class Job:
     def readers(self, metrics: Metrics) -> dict[Form, Reader]:
         """One for each form of input."""
         return {form: reader_for(form, self.recipe.reading, metrics) for form in Form}
+
+
+@dataclass(frozen=True, slots=True)
+class PortableSchema:
+    """A schema whose shards have the same bytes in every process; a pickled `pa.Schema` comes out spelled otherwise."""
+
+    message: bytes
+    """As Arrow's IPC has it."""
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> "PortableSchema":
+        return cls(schema.serialize().to_pybytes())
+
+    @property
+    def value(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(self.message))
 
 
 Make = Callable[[Any], Mapping[str, Any]]  # Any: the step's own kind of task; JSON

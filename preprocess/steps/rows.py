@@ -20,12 +20,11 @@ class Rows:
 
     def __init__(self, job: Job, metrics: Metrics, filters: int | None = None) -> None:
         assert job.schema is not None
-        self._read_schema = job.schema
+        self._read_schema = schema = job.schema.value
         self._metrics = metrics
         self._readers = job.readers(metrics)
         self._work = job.work()
         self._stages: list[Bound | _Kept] = []
-        schema = job.schema
         found = 0
         for stage in stages(job.recipe.operations):
             if isinstance(stage, Pipeline):

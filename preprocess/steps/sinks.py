@@ -37,7 +37,7 @@ class Sinks:
     def __init__(self, job: Job, metrics: Metrics) -> None:
         assert job.block_schema is not None
         self._job = job
-        self._schema = job.block_schema
+        self._schema = job.block_schema.value
         self._metrics = metrics
         self._vocabulary = vocabulary_of(job)
 

@@ -33,7 +33,7 @@ class SurveyStep:
 
 def new_survey(job: Job) -> Survey:
     """A survey of no rows yet."""
-    return Survey(job.recipe.columns, job.known)
+    return Survey(job.recipe.columns, job.known.value if job.known else None)
 
 
 def merged_survey(job: Job, outcomes: list[Outcome]) -> Survey:
