@@ -1,7 +1,8 @@
 """A recipe as a YAML, TOML or JSON file has it: the same values as in Python, by the same names.
 
 Sections are `reading`, `operations` (a list, each `name: settings`), `packing`, `output` (`block_bytes` and the
-encoding), `split` and `shuffle`; `task_bytes` stands alone. A name that is not known is refused with the nearest one that is.
+encoding), `split` and `shuffle`; `task_bytes` stands alone. A name that is not known is
+refused with the nearest one that is.
 """
 
 import dataclasses

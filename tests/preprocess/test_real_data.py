@@ -177,16 +177,3 @@ def test_odd_text_is_read_whole_or_refused(data, tmp_path, name):
     preprocess([str(source)], str(tmp_path / "out"))
 
     assert read_rows(tmp_path / "out") == [{"text": source.read_bytes().decode("utf-8-sig")}]
-
-
-@pytest.mark.parametrize(
-    ("name", "guess"),
-    [
-        ("botchan_en_bpe_1000.model", "sentencepiece"),
-        ("botchan_en_unigram_1000.model", "sentencepiece"),
-        ("cl100k_base.tiktoken", "tiktoken"),
-    ],
-)
-def test_other_tokenizer_files_are_refused_by_what_they_are(data, name, guess):
-    with pytest.raises(InputError, match=f"{name}: this is a {guess}"):
-        load_vocabulary(str(data / "tokenizers" / name))
