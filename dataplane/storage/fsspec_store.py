@@ -209,9 +209,7 @@ def _failure(where: str, error: Exception, text: str) -> StoreError:
         return ExpiredCredentialsError(f"{where}: the credentials have expired: {reason}; renew them")
     if isinstance(error, PermissionError) or status in (401, 403) or "NoCredentials" in type(error).__name__:
         return StorePermissionError(f"{where}: the store refuses these credentials: {reason}")
-    if isinstance(error, NotImplementedError) or (
-        isinstance(status, int) and status in range(400, 500) and status != 429
-    ):
+    if isinstance(error, NotImplementedError) or (status is not None and status not in _TRANSIENT):
         return StoreError(f"{where}: {reason}")
     return StoreUnavailableError(f"{where}: {reason}", status=status)
 
