@@ -1,6 +1,8 @@
 """A folder of the local file system."""
 
 import contextlib
+import errno
+import fcntl
 import os
 import stat
 import uuid
@@ -17,6 +19,9 @@ from dataplane.storage.store import Stat, check_length
 READ_BUFFERS = 64
 # Names that no complete object has; `list` leaves them out, and a crash leaves at most these behind.
 TEMPORARY_PREFIX = ".dataplane-tmp-"
+_LOCK = f"{TEMPORARY_PREFIX}lock"
+# How file systems without hard links say so.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class LocalStore:
@@ -50,14 +55,19 @@ class LocalStore:
 
     def create(self, path: str, data: bytes | memoryview) -> None:
         with self._named(path) as file, _temporary_copy(file, data) as temporary:
-            os.link(temporary, file)  # unlike a rename, refuses an existing target
+            try:
+                os.link(temporary, file)  # unlike a rename, refuses an existing target
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _rename_to_absent(temporary, file)
             _sync_folder(file.parent)
 
     def list(self, folder: str) -> list[str]:
         with self._named(folder) as root:
             return sorted(
                 os.path.relpath(os.path.join(where, name), self._root)
-                for where, _, names in os.walk(root, onerror=_raise_unless_missing)
+                for where, names in _walk(root)
                 for name in names
                 if not name.startswith(TEMPORARY_PREFIX)
             )
@@ -128,6 +138,30 @@ def _temporary_copy(file: Path, data: bytes | memoryview) -> Iterator[Path]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
+
+
+def _rename_to_absent(temporary: Path, file: Path) -> None:
+    """Put-if-absent where the file system has no hard links: among all who do it in this folder on this machine."""
+    descriptor = os.open(file.with_name(_LOCK), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # ends with its process
+        if os.path.lexists(file):
+            raise FileExistsError(file)
+        os.rename(temporary, file)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Folders and the names of the files in each, through symbolic links but for those that lead back."""
+    for where, folders, names in os.walk(root, followlinks=True, onerror=_raise_unless_missing):
+        folders[:] = [each for each in folders if not _leads_back(where, each)]
+        yield where, names
+
+
+def _leads_back(where: str, folder: str) -> bool:
+    path = os.path.join(where, folder)
+    return os.path.islink(path) and Path(where).resolve().is_relative_to(Path(path).resolve())
 
 
 def _sync_folder(folder: Path) -> None:

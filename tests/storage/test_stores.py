@@ -1,6 +1,7 @@
 """Each store keeps the contract; and what is special to one."""
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -55,6 +56,29 @@ class TestLocalStore(StoreContract):
     @pytest.fixture
     def root(self, tmp_path):
         return str(tmp_path / "root"), {}
+
+
+class TestLocalStoreWithoutHardLinks(StoreContract):
+    @pytest.fixture
+    def root(self, tmp_path, monkeypatch):
+        def refuse(*_):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refuse)
+        return str(tmp_path / "root"), {}
+
+
+def test_a_list_goes_through_links_to_folders_and_ends_where_they_lead_back(tmp_path):
+    elsewhere = open_store(str(tmp_path / "elsewhere"))
+    elsewhere.write("deep/name", b"x")
+    store = open_store(str(tmp_path / "root"))
+    store.write("folder/name", b"x")
+    (tmp_path / "root" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "root" / "folder" / "back").symlink_to(tmp_path / "root")
+    (tmp_path / "elsewhere" / "deep" / "self").symlink_to(tmp_path / "elsewhere" / "deep")
+
+    assert store.list("") == ["folder/name", "linked/deep/name"]
+    assert store.list("linked") == ["linked/deep/name"]
 
 
 class TestMemoryStore(StoreContract):
