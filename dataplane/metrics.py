@@ -1,10 +1,13 @@
 """Counters and clocks of the stages. They never print or log; whoever wants numbers takes a snapshot."""
 
+import os
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
+from weakref import WeakSet
 
 
 class Metrics:
@@ -13,7 +16,10 @@ class Metrics:
     Names end in their unit: `fetched_bytes`, `decode_seconds`; counts have none: `cache_hits`.
     """
 
+    _all: ClassVar["WeakSet[Metrics]"] = WeakSet()
+
     def __init__(self) -> None:
+        self._all.add(self)
         self._lock = threading.Lock()
         self._sums: defaultdict[str, float] = defaultdict(float)
 
@@ -44,3 +50,12 @@ class Metrics:
         """All sums since the start and the last levels, at one moment."""
         with self._lock:
             return dict(self._sums)
+
+    @classmethod
+    def _unlock_all(cls) -> None:
+        """In a forked child: a thread of the parent's may have been counting, and is not here to let go."""
+        for each in cls._all:
+            each._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=Metrics._unlock_all)

@@ -109,26 +109,29 @@ class Relay:
         return answer.result()
 
     def _receive(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                header = json.loads(self._connection.recv_bytes())
-                data = self._connection.recv_bytes()
-                answer, metrics = self._waiting.pop(header["number"])
-                metrics.add(**header["metrics"])
-                if "error" in header:
-                    kind = _ERRORS.get(header["error"], errors.StoreError)
-                    answer.set_exception(kind(data.decode()))
-                else:
-                    answer.set_result(data)
-        self._process.kill()
-        status = self._process.wait()
-        lost = f"the relay process ended with status {status}"
-        with self._lock:
-            self._lost = lost
-            waiting = list(self._waiting.values())
-            self._waiting.clear()
-        for answer, _ in waiting:
-            answer.set_exception(errors.StoreUnavailableError(lost))  # one each: it gathers notes on its way
+        """Hands answers to those who wait; whatever ends it, all who still wait are told."""
+        try:
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    header = json.loads(self._connection.recv_bytes())
+                    data = self._connection.recv_bytes()
+                    answer, metrics = self._waiting.pop(header["number"])
+                    metrics.add(**header["metrics"])
+                    if "error" in header:
+                        kind = _ERRORS.get(header["error"], errors.StoreError)
+                        answer.set_exception(kind(data.decode()))
+                    else:
+                        answer.set_result(data)
+        finally:
+            self._process.kill()
+            status = self._process.wait()
+            lost = f"the relay process ended with status {status}"
+            with self._lock:
+                self._lost = lost
+                waiting = list(self._waiting.values())
+                self._waiting.clear()
+            for answer, _ in waiting:
+                answer.set_exception(errors.StoreUnavailableError(lost))  # one each: it gathers notes on its way
 
 
 os.register_at_fork(after_in_child=Relay._forget)
@@ -223,10 +226,13 @@ def serve(descriptor: int) -> NoReturn:
             name, text = type(error).__name__, str(error)
             header["error"] = name
             body = (text if name in _ERRORS else f"{name}: {text}").encode()
-        with lock, contextlib.suppress(OSError):
-            header["metrics"] = news_of(request["store"])
-            connection.send_bytes(json.dumps(header).encode())
-            connection.send_bytes(body)
+        try:
+            with lock, contextlib.suppress(OSError):
+                header["metrics"] = news_of(request["store"])
+                connection.send_bytes(json.dumps(header).encode())
+                connection.send_bytes(body)
+        except BaseException:
+            os._exit(1)  # what is not answered would be waited for; the end of this process is seen
 
     pool = ThreadPoolExecutor(_REQUESTS)
     with contextlib.suppress(EOFError, OSError):

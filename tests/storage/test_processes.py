@@ -1,16 +1,18 @@
 """Stores work in child processes, however these were started and whatever the parent did before."""
 
 import contextlib
+import json
 import multiprocessing
 import os
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 
 from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError, TruncatedObjectError
+from dataplane.metrics import Metrics
 from dataplane.storage import open_store
 from dataplane.storage.relay import Relay
 from tests.processes import PATIENCE_SECONDS, in_child
@@ -269,3 +271,31 @@ def _interrupted(store):
 
 def test_a_relay_leaves_the_keyboard_to_its_process(store):
     assert in_child("fork", _interrupted, store) == b"content"
+
+
+def _count(metrics):
+    metrics.add(counted=1)
+    return metrics.snapshot()["counted"]
+
+
+def test_a_fork_while_another_thread_counts_can_count():
+    metrics = Metrics()
+    with metrics._lock:  # as a thread does that the fork leaves behind
+        assert in_child("fork", _count, metrics) == 1
+
+
+def _read_after_an_answer_that_nobody_asked_for(store):
+    store.read("name")
+    relay, waiting = Relay.of_this_process(), Future()
+    header = {"number": 999, "store": store._here()._description, "verb": "read", "arguments": ["name"]}
+    with relay._lock:
+        relay._waiting[1000] = waiting, store.metrics
+        relay._connection.send_bytes(json.dumps(header).encode())
+        relay._connection.send_bytes(b"")
+    with pytest.raises(StoreUnavailableError, match="relay process ended"):
+        waiting.result(PATIENCE_SECONDS / 2)
+    return store.read("name")
+
+
+def test_a_broken_conversation_ends_the_relay_and_leaves_nobody_waiting(store):
+    assert in_child("fork", _read_after_an_answer_that_nobody_asked_for, store) == b"content"
