@@ -164,8 +164,11 @@ class _Run:
         return report_of(self._plan, self._tracker.counts(), versions, self._tracker, seconds)
 
     def _find_schema(self, session: Session) -> None:
-        outcomes = self._step(session, SurveyStep(self._job), self._plan.tasks)
-        self._job = replace(self._job, schema=PortableSchema.of(merged_survey(self._job, outcomes).schema()))
+        schema = self._job.recipe.reading.arrow_schema(self._job.recipe.columns)
+        if schema is None:
+            outcomes = self._step(session, SurveyStep(self._job), self._plan.tasks)
+            schema = merged_survey(self._job, outcomes).schema()
+        self._job = replace(self._job, schema=PortableSchema.of(schema))
 
     def _find_block_schema(self) -> None:
         """Binds all operations once, so that a mistake in them is found before there is work."""
@@ -352,7 +355,7 @@ def _fingerprint(recipe: Recipe, inputs: Inputs, base: Dataset | None, vocabular
 def _num_passes(job: Job) -> int:
     """How often the inputs are read."""
     recipe = job.recipe
-    survey = 0 if reads_texts_only(recipe) else 1
+    survey = 0 if reads_texts_only(recipe) or recipe.reading.schema is not None else 1
     return survey + len(global_filters(job)) + (2 if recipe.shuffle else 1)
 
 

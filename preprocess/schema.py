@@ -6,7 +6,7 @@ What one type cannot hold exactly is refused: integers and floats become doubles
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow as pa
 from dataplane.errors import InputError
 from preprocess.seen import Place, Seen, Shift, fields_of, spoken
 from preprocess.text_column import TextColumn
+from preprocess.values import cast, first_misfit, has_null, is_misfit
 
 _WIDENING = (
     (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
@@ -214,31 +215,52 @@ def plain_schema(schema: pa.Schema, where: str) -> pa.Schema:
     return pa.schema([pa.field(field.name, plain_type(field.type), field.nullable) for field in schema])
 
 
-def conform(batch: pa.RecordBatch, schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """The rows under a schema that was merged from theirs. Raises InputError if a null is where none should be."""
+def conform(batch: pa.RecordBatch, schema: pa.Schema, where: str, *, first_row: int = 0) -> pa.RecordBatch:
+    """The rows under another schema, null where it has more columns.
+
+    Raises InputError naming the row, the first of which is `first_row`, if a value does not fit, or a null is where
+    none should be.
+    """
     columns = [
-        _cast(batch.column(field.name), field.type)
+        _cast(batch.column(field.name), field, where, first_row)
         if field.name in batch.schema.names
         else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    require_filled(batch, where)
+    require_filled(batch, lambda row: f"{where}: row {first_row + row} (from 0)")
     return batch
 
 
-def require_filled(batch: pa.RecordBatch, where: str) -> None:
-    """Raises InputError if a column that is not nullable has nulls."""
+def require_filled(batch: pa.RecordBatch, place: Callable[[int], str]) -> None:
+    """Raises InputError if a column that is not nullable has nulls; `place` says where a row of the batch is."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        if column.null_count and not field.nullable:
+        if has_null(column, field):
+            row = next(row for row in range(len(column)) if has_null(column.slice(row, 1), field))
             raise InputError(
-                f"{where}: column {field.name!r} has nulls though a first look at the file found none; "
-                "the file changed, or its statistics are wrong"
+                f"{place(row)}: column {field.name!r} is null, or holds a null, where its type excludes that; if no "
+                "schema was given, the file changed since a first look at it, or its statistics are wrong"
             )
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)
+def _cast(column: pa.Array, field: pa.Field, where: str, first_row: int) -> pa.Array:
+    try:
+        return cast(column, field.type)
+    except Exception as error:
+        row = first_misfit(len(column), lambda row: cast(column.slice(row, 1), field.type))
+        if row is None or not is_misfit(error):
+            raise
+        raise InputError(
+            f"{where}: row {first_row + row} (from 0): column {field.name!r} holds {_shown(column[row])}, "
+            f"which does not fit {field.type}"
+        ) from None
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())[:100]
+    except (ValueError, OverflowError):  # a time that Python does not have
+        return str(value)[:100]
 
 
 def _plain_field(field: pa.Field, name: str | None = None) -> pa.Field:

@@ -48,8 +48,10 @@ class ArrowIpc:
     def batches(self, piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with self._opened(piece.file) as (own, batches):
             names = [name for name in schema.names if name in own.names]
+            row = 0
             for batch in batches:
-                yield conform(batch.select(names), schema, str(piece.file))
+                yield conform(batch.select(names), schema, str(piece.file), first_row=row)
+                row += batch.num_rows
 
     def _texts(self, file: InputFile) -> Iterator[str]:
         column = self._text_column

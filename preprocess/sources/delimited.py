@@ -27,6 +27,7 @@ from preprocess.sources.images import IMAGE, PATH
 from preprocess.sources.input_file import MAX_RECORD_BYTES, InputFile, Piece
 from preprocess.sources.lines import BYTE_ORDER_MARK
 from preprocess.text_column import TextColumn
+from preprocess.values import cast, first_misfit, is_misfit
 
 # Parsed at a time; a longer row makes it grow.
 _BLOCK_BYTES = 4 << 20
@@ -222,7 +223,7 @@ class Delimited:
             else:
                 columns.append(pa.nulls(len(images), field.type))
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-        require_filled(batch, str(file))
+        require_filled(batch, lambda row: f"{file}:{self._line_of(file, first_row + row)}")
         return batch
 
     def _cast(self, file: InputFile, values: pa.StringArray, field: pa.Field, first_row: int) -> pa.Array:
@@ -234,12 +235,14 @@ class Delimited:
         elif not _is_text(kind):
             values = _empty_to_null(values)
         try:
-            return values.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            row = next(number for number, value in enumerate(values) if not _casts(value, kind))
-            where = f"{file}:{self._line_of(file, first_row + row)}"
+            return cast(values, kind)
+        except Exception as error:
+            row = first_misfit(len(values), lambda row: cast(values.slice(row, 1), kind))
+            if row is None or not is_misfit(error):
+                raise
             raise InputError(
-                f"{where}: column {field.name!r} holds {values[row].as_py()[:100]!r}, which is not {field.type}"
+                f"{file}:{self._line_of(file, first_row + row)}: column {field.name!r} holds "
+                f"{(values[row].as_py() or '')[:100]!r}, which does not fit {field.type}"
             ) from None
 
     def _line_of(self, file: InputFile, row: int) -> int:
@@ -328,11 +331,3 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _empty_to_null(values: pa.StringArray) -> pa.StringArray:
     return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
-
-
-def _casts(value: pa.StringScalar, kind: pa.DataType) -> bool:
-    try:
-        pa.array([value.as_py()], pa.string()).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return False
-    return True

@@ -17,6 +17,7 @@ from preprocess.sources.contents import Contents
 from preprocess.sources.documents import grouped
 from preprocess.sources.input_file import InputFile, Piece
 from preprocess.sources.lines import decode_utf8
+from preprocess.values import first_misfit, from_json, is_misfit
 
 # Lines of one record batch. As columns they take a few times that at most.
 _BATCH_BYTES = 8 << 20
@@ -56,15 +57,26 @@ class JsonLines:
 
     def batches(self, piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         rows: list[Row] = []
+        numbers: list[int] = []
         num_bytes = 0
-        for _, row, size in self._rows(piece):
+        for number, row, size in self._rows(piece):
             if rows and num_bytes + size > _BATCH_BYTES:
-                yield _record_batch(rows, schema, piece.file)
-                rows, num_bytes = [], 0
+                yield self._record_batch(piece, rows, numbers, schema)
+                rows, numbers, num_bytes = [], [], 0
             rows.append(row)
+            numbers.append(number)
             num_bytes += size
         if rows:
-            yield _record_batch(rows, schema, piece.file)
+            yield self._record_batch(piece, rows, numbers, schema)
+
+    def _record_batch(self, piece: Piece, rows: list[Row], numbers: list[int], schema: pa.Schema) -> pa.RecordBatch:
+        def place(row: int) -> str:
+            return self._contents.place(piece, numbers[row])
+
+        columns = [_array([row.get(field.name) for row in rows], field, place) for field in schema]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        require_filled(batch, place)
+        return batch
 
     def _texts(self, piece: Piece) -> Iterator[str]:
         column = self._text_column
@@ -121,10 +133,14 @@ def _no_text(row: Row, column: str, where: str) -> InputError:
     return InputError(f"{where}: column {column!r} is {_KINDS[type(row[column])]}, not a string")
 
 
-def _record_batch(rows: list[Row], schema: pa.Schema, file: InputFile) -> pa.RecordBatch:
+def _array(values: list[Any], field: pa.Field, place: Callable[[int], str]) -> pa.Array:  # Any: whatever JSON holds
     try:
-        batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise InputError(f"{file}: changed while it was being read ({error})") from error
-    require_filled(batch, str(file))
-    return batch
+        return from_json(values, field.type)
+    except Exception as error:
+        row = first_misfit(len(values), lambda row: from_json(values[row : row + 1], field.type))
+        if row is None or not is_misfit(error):
+            raise
+        raise InputError(
+            f"{place(row)}: column {field.name!r} holds {json.dumps(values[row], ensure_ascii=False)[:100]}, "
+            f"which does not fit {field.type}"
+        ) from None

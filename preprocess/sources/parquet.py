@@ -59,16 +59,18 @@ class Parquet:
         with _refusals(file), _opened(file) as parquet:
             own = _schema_of(parquet, file)
             names = [name for name in schema.names if name in own.names]
+            row = _first_row(parquet, piece)
             for batch in self._raw_batches(parquet, piece, names):
-                yield conform(batch, schema, str(file))
+                yield conform(batch, schema, str(file), first_row=row)
+                row += batch.num_rows
 
     def _texts(self, piece: Piece) -> Iterator[str]:
         column, file = self._text_column, piece.file
         with _refusals(file), _opened(file) as parquet:
             schema = _schema_of(parquet, file)
             check_text_column(schema, column, file)
-            first_row = sum(parquet.metadata.row_group(number).num_rows for number in range(piece.start))
-            yield from strings_of(self._raw_batches(parquet, piece, [column]), column, file, first_row=first_row)
+            batches = self._raw_batches(parquet, piece, [column])
+            yield from strings_of(batches, column, file, first_row=_first_row(parquet, piece))
 
     def _raw_batches(self, parquet: pq.ParquetFile, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows as they are in the file; counts `input_bytes` row group by row group."""
@@ -92,6 +94,10 @@ def _group_sizes(parquet: pq.ParquetFile, file: InputFile) -> list[int]:
         sizes.append(max(0, min(stored, left)))  # a damaged footer may say anything
         left -= sizes[-1]
     return [*sizes[:-1], sizes[-1] + left] if sizes else []
+
+
+def _first_row(parquet: pq.ParquetFile, piece: Piece) -> int:
+    return sum(parquet.metadata.row_group(number).num_rows for number in range(piece.start))
 
 
 def _groups_of(piece: Piece, parquet: pq.ParquetFile) -> range:

@@ -1,6 +1,6 @@
 """What the reader of every form can do, and which form has which."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -18,6 +18,7 @@ from preprocess.sources.jsonl import JsonLines
 from preprocess.sources.parquet import Parquet
 from preprocess.sources.tar import Tar
 from preprocess.sources.text import PlainText, Records
+from preprocess.type_names import parse_schema
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +31,12 @@ class Reading:
     """What one record of plain text is."""
     text_column: str = "text"
     """Column that holds the documents; also the name of the column that plain text becomes."""
+    schema: Mapping[str, str] | Sequence[tuple[str, str]] | None = None
+    """Columns to read and their Arrow types, such as `{"id": "int64", "at": "timestamp[us, UTC] not null"}`.
+
+    Rows are then not looked at beforehand, other columns are left out, and a value that does not fit is refused. None
+    finds the types of all columns. Kept as a tuple of pairs.
+    """
     column_names: tuple[str, ...] | None = None
     """Of CSV and TSV that have no header; None takes the first row for one."""
     file_column: str | None = None
@@ -42,8 +49,22 @@ class Reading:
             raise ValueError(f"format must be auto, {', '.join(Form)}, got {self.format!r}")
         if self.records not in get_args(Records):
             raise ValueError(f"records must be {', '.join(get_args(Records))}, got {self.records!r}")
+        if self.schema is not None:
+            pairs = self.schema.items() if isinstance(self.schema, Mapping) else self.schema
+            object.__setattr__(self, "schema", tuple((name, kind) for name, kind in pairs))
+            self.arrow_schema()
         if not 10 <= self.zstd_window_log <= MAX_WINDOW_LOG:
             raise ValueError(f"zstd_window_log must be in [10, {MAX_WINDOW_LOG}], got {self.zstd_window_log}")
+
+    def arrow_schema(self, columns: Sequence[str] | None = None) -> pa.Schema | None:
+        """The schema that was given, or these columns of it; None if none was. Raises ValueError for one not in it."""
+        if self.schema is None:
+            return None
+        schema = parse_schema(self.schema)  # type: ignore[arg-type]  # pairs, since __post_init__
+        if missing := [name for name in columns or () if name not in schema.names]:
+            known = ", ".join(schema.names)
+            raise ValueError(f"columns name {missing[0]!r}, which the schema does not have; it has {known}")
+        return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
 class Reader(Protocol):
