@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dataplane.loader import StreamingLoader
     from dataplane.pipeline import Batch, Ragged
     from dataplane.plan import Position, Topology
+    from dataplane.source import Source
     from dataplane.torch_dataset import StreamingDataset
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Ragged",
     "Shard",
     "ShardWriter",
+    "Source",
     "StreamingDataset",
     "StreamingLoader",
     "Topology",
@@ -67,6 +69,7 @@ _HOMES = {
     "Ragged": "dataplane.pipeline",
     "Shard": "dataplane.catalog",
     "ShardWriter": "dataplane.catalog",
+    "Source": "dataplane.source",
     "StreamingDataset": "dataplane.torch_dataset",
     "StreamingLoader": "dataplane.loader",
     "Topology": "dataplane.plan",

@@ -6,22 +6,18 @@ import logging
 import os
 import shutil
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 import torch.distributed
 
 from dataplane.buffers import BufferPool
-from dataplane.catalog import Dataset, open_dataset
-from dataplane.errors import StateMismatchError
 from dataplane.metrics import Metrics
 from dataplane.pipeline import (
     FILLER_KEY,
@@ -29,17 +25,17 @@ from dataplane.pipeline import (
     Arena,
     Batch,
     BatchStream,
-    Layout,
     StreamLimits,
     batch_memory,
 )
-from dataplane.plan import Order, Plan, Position, Topology
+from dataplane.plan import NEVER, Mixture, Order, Plan, Position, Stop, Topology
+from dataplane.source import Bytes, Data, OpenSources, Source, sources_of
+from dataplane.state import SavedState, check_fits, origin_of, read_state
 from dataplane.storage import MOST_REQUESTS, BlockCache, BlockSource, Fetcher, Hedging, Pace
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_CACHE = Path("~/.cache/dataplane")
-_STATE_FORMAT = 1
 # Compressed blocks ahead of need: 0.1 s of a link of 20 Gbit/s.
 _MOST_AHEAD_BYTES = 256 << 20
 
@@ -48,14 +44,14 @@ _MOST_AHEAD_BYTES = 256 << 20
 class LoaderConfig:
     """What a user chooses about a loader. Checked where it is made; see `StreamingLoader` for the meaning."""
 
-    url: str
+    sources: tuple[Source, ...]
     batch_size: int
+    stop: Stop | None = None
     shuffle: bool = True
     seed: int = 0
     drop_last: bool = False
     endless: bool = False
     columns: Sequence[str] | None = None
-    version: int | None = None
     topology: Topology | None = None
     num_lanes: int | None = None
     shuffle_window: int | None = None
@@ -68,93 +64,132 @@ class LoaderConfig:
     # Small batches are gathered half as many at a time; of those over 1 MiB fewer wait, whatever is set here.
     prefetch_batches: int = 64
     pin_memory: bool = False
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "decode_threads", "prefetch_batches"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        for name in ("num_lanes", "shuffle_window", "memory_bytes", "version", "fetch_threads"):
+        for name in ("num_lanes", "shuffle_window", "memory_bytes", "fetch_threads"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.endless and self.drop_last:
             raise ValueError("endless and drop_last exclude each other: an endless pass drops nothing")
 
+    @property
+    def urls(self) -> str:
+        """For messages."""
+        return ", ".join(os.fspath(source.url) for source in self.sources)
 
-def make_config(url: str | os.PathLike[str], batch_size: int, options: Mapping[str, Any]) -> LoaderConfig:
+    @property
+    def order(self) -> dict[str, Any]:  # Any: ints, a bool, None
+        """The parts of the order that the user chose, under the names of `Order`; None where it may be any."""
+        return {
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "num_lanes": self.num_lanes,
+            "window_blocks": self.shuffle_window,
+        }
+
+
+def make_config(data: Data, batch_size: int, options: Mapping[str, Any]) -> LoaderConfig:
     """The configuration. Raises TypeError for an unknown option, with the nearest name."""
-    names = [each.name for each in fields(LoaderConfig)]
+    of_sources = ("version", "storage_options")
+    names = [*(each.name for each in fields(LoaderConfig) if each.name not in ("sources", "batch_size")), *of_sources]
     for name in options:
         if name not in names:
             nearest = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(names)}"
             raise TypeError(f"a loader has no option {name!r}; {hint}")
-    return LoaderConfig(url=os.fspath(url), batch_size=batch_size, **options)
+    sources = sources_of(data, **{name: options[name] for name in of_sources if name in options})
+    others = {name: value for name, value in options.items() if name not in of_sources}
+    return LoaderConfig(sources=sources, batch_size=batch_size, **others)
 
 
 class Session:
-    """A dataset opened for one rank: everything that stays the same from pass to pass."""
+    """Sources opened for one rank: everything that stays the same from pass to pass."""
 
-    def __init__(self, config: LoaderConfig, order: Order | None, version: int | None, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        config: LoaderConfig,
+        metrics: Metrics,
+        *,
+        order: Order | None = None,
+        versions: Sequence[int] | None = None,
+    ) -> None:
         self.config = config
         self.metrics = metrics
         self.topology = config.topology or _topology_of_this_process()
-        self.dataset: Dataset = open_dataset(
-            config.url, version=version or config.version, storage_options=config.storage_options
-        )
-        self.dataset.store.metrics = metrics
+        self.sources = OpenSources.open(config.sources, versions)
+        self.layout = self.sources.layout(config.columns)
+        for dataset in self.sources.datasets:
+            dataset.store.metrics = metrics
         self.plan = Plan(
-            indexes=(self.dataset.index,),
+            indexes=tuple(dataset.index for dataset in self.sources.datasets),
+            mixture=Mixture(shares=tuple(source.share for source in config.sources), stop=config.stop),
             order=order or self._suited_order(),
             batch_size=config.batch_size,
             topology=self.topology,
             drop_last=config.drop_last,
             endless=config.endless,
         )
-        if config.drop_last and (rows := self.dataset.version.num_rows) < self.plan.global_batch_size:
-            raise ValueError(
-                f"{config.url} has {rows} rows, fewer than a global batch of {self.plan.global_batch_size}: drop_last "
-                "leaves nothing; use a smaller batch_size, or drop_last=False"
-            )
-        self.layout = Layout.of(self.dataset.schema, config.columns)
+        self._check_drop_last()
         self._marks_filler = not (config.drop_last or config.endless)
         if self._marks_filler and FILLER_KEY in self.layout.names:
             raise ValueError(
-                f"{config.url} has a column {FILLER_KEY!r}, which is the mark of repeated samples; leave it out with "
+                f"{config.urls} has a column {FILLER_KEY!r}, which is the mark of repeated samples; leave it out with "
                 "columns=[...], or use drop_last or endless"
             )
         self._cache = self._open_cache()
-        self._pace = Pace(
-            most_requests=config.fetch_threads or MOST_REQUESTS,
-            hedging=None if self.dataset.store.is_local else Hedging(),
-        )
+        self._paces = [
+            Pace(
+                most_requests=config.fetch_threads or MOST_REQUESTS,
+                hedging=None if dataset.store.is_local else Hedging(),
+            )
+            for dataset in self.sources.datasets
+        ]
         self._buffers = self._make_buffers()
-        self._origin = origin_of(self.dataset, self.plan.order)
+        self._origin = origin_of(self.sources, self.plan)
         # Made once and lent to one pass after the other: its pages are touched already.
         self._arenas: list[Arena] = []
 
+    def _check_drop_last(self) -> None:
+        """Raises ValueError if it leaves nothing."""
+        size, rows = self.plan.global_batch_size, self.plan.sequence.length
+        if self.config.drop_last and rows < size:
+            raise ValueError(
+                f"{self.config.urls} has {rows} rows, fewer than a global batch of {size}: drop_last leaves nothing; "
+                "use a smaller batch_size, or drop_last=False"
+            )
+
     def stream(self, position: Position, *, first: int = 0, stride: int = 1) -> Generator[Batch]:
         """The batches from a position on; of those only `first`, `first + stride`, ..."""
-        index = self.dataset.index
-        source = BlockSource(self.dataset.store, self._cache, self.metrics)
-        with (
-            nullcontext() if self._cache is None else self._cache.claim(index.digest),
-            Fetcher(source, self._pace) as fetcher,
-        ):
+        sources = self.sources
+        with ExitStack() as stack:
+            fetchers = []
+            for dataset, pace in zip(sources.datasets, self._paces, strict=True):
+                cache = self._cache_for(dataset.store.is_local)
+                if cache is not None:
+                    stack.enter_context(cache.claim(dataset.index.digest))
+                fetchers.append(stack.enter_context(Fetcher(BlockSource(dataset.store, cache, self.metrics), pace)))
+
+            def bring(number: int, deliver: Callable[[Bytes | BaseException], None]) -> None:
+                source, block = sources.locate(number)
+                fetchers[source].submit(block, deliver)
+
             arena = self._arenas.pop() if self._arenas else self._make_arena()
             stream = BatchStream(
                 self.plan.reads(position, first=first, stride=stride),
-                num_rows=index.num_rows,
-                num_bytes=index.num_bytes,
-                bring=lambda number, deliver: fetcher.submit(index[number], deliver),
-                decode=self._decode,
-                describe=lambda number: f"{self.dataset.store.url}/{index[number]}",
+                num_rows=sources.num_rows,
+                num_bytes=sources.num_bytes,
+                bring=bring,
+                decode=lambda number, data, out: sources.decode(number, data, self.layout.names, out),
+                describe=sources.describe,
                 layout=self.layout,
                 arena=arena,
                 buffers=self._buffers,
                 limits=StreamLimits(
                     # As much as was counted for the slots: a block is compressed or decoded, not both for long.
-                    ahead_bytes=min(_MOST_AHEAD_BYTES, arena.num_slots * int(index.num_bytes.max(initial=0))),
+                    ahead_bytes=min(_MOST_AHEAD_BYTES, arena.num_slots * int(sources.num_bytes.max(initial=0))),
                     decode_threads=self.config.decode_threads,
                     prefetch_batches=self.config.prefetch_batches,
                 ),
@@ -169,27 +204,34 @@ class Session:
                 if stream.close():
                     self._arenas.append(arena)
         if first == 0:
-            self._report_dropped(position)
+            self._report_left_out(position)
 
-    def _report_dropped(self, position: Position) -> None:
-        if (dropped := self.plan.num_dropped(position)) and self.topology.rank == 0:
+    def _report_left_out(self, position: Position) -> None:
+        if self.topology.rank:
+            return
+        if dropped := self.plan.num_dropped(position):
             self.metrics.add(dropped_samples=dropped)
             _log.warning(
                 "%s: drop_last left out %d of %d samples in epoch %d (global batch %d)",
-                self.config.url,
+                self.config.urls,
                 dropped,
-                self.dataset.version.num_rows,
+                self.plan.sequence.length,
                 position.epoch,
                 self.plan.global_batch_size,
+            )
+        if unused := self.plan.sequence.num_left_out:
+            self.metrics.add(unused_samples=unused)
+            _log.warning(
+                '%s: epoch %d ended with the first source used up, before %d samples of others; stop="all_exhausted" '
+                "takes them too",
+                self.config.urls,
+                position.epoch,
+                unused,
             )
 
     def state_at(self, position: Position) -> dict[str, Any]:  # Any: JSON values
         """The state of a run that stands at a position."""
         return {**self._origin, **asdict(position)}
-
-    def _decode(self, data: bytes | memoryview, out: Mapping[str, npt.NDArray[np.uint8]]) -> pa.RecordBatch:
-        dataset = self.dataset
-        return dataset.format.decode(data, dataset.schema, columns=self.layout.names, out=out)
 
     def _suited_order(self) -> Order:
         config = self.config
@@ -202,21 +244,21 @@ class Session:
         )
 
     def _make_arena(self) -> Arena:
-        config, index = self.config, self.dataset.index
-        rows = int(index.num_rows.max(initial=1))
+        config, sources = self.config, self.sources
+        rows = int(sources.num_rows.max(initial=1))
         # A block in flight is held compressed, then decoded, and its ragged columns stay in Arrow.
-        block_bytes = rows * self.layout.row_bytes + int(index.num_bytes.max(initial=0))
+        block_bytes = rows * self.layout.row_bytes + int(sources.num_bytes.max(initial=0))
         if self.layout.ragged:
-            block_bytes += int(index.raw_bytes.max(initial=0))
-        most = max(1, len(index))
+            block_bytes += sources.most_raw_bytes
+        most = max(1, len(sources.num_rows))
         needed = min(most, self.plan.most_blocks_at_once)
         num_slots = min(most, needed + max(32, needed // 2))
         if config.memory_bytes is not None:
-            batches = batch_memory(config.batch_size * self.layout.row_bytes)
+            batches = batch_memory(self.plan.rank_batch_size * self.layout.row_bytes)
             num_slots = min(most, (config.memory_bytes - batches) // max(1, block_bytes))
             if num_slots < needed:
                 raise ValueError(
-                    f"memory_bytes={config.memory_bytes} is too little for {config.url}: this order keeps up to "
+                    f"memory_bytes={config.memory_bytes} is too little for {config.urls}: this order keeps up to "
                     f"{needed} blocks of {block_bytes} bytes in memory, and batches take {batches}; give at least "
                     f"{needed * block_bytes + batches}, or lower shuffle_window, num_lanes or batch_size"
                 )
@@ -226,19 +268,23 @@ class Session:
         pinned = self.config.pin_memory and torch.cuda.is_available()
         return None if pinned else BufferPool(2 * STRETCHES_AT_ONCE)
 
+    def _cache_for(self, is_local: bool) -> BlockCache | None:
+        """The cache, but by default not for what is local already."""
+        return None if is_local and self.config.cache_dir == DEFAULT_CACHE else self._cache
+
     def _open_cache(self) -> BlockCache | None:
         config = self.config
         is_default = config.cache_dir == DEFAULT_CACHE
-        if config.cache_dir is None or (is_default and self.dataset.store.is_local):
+        if config.cache_dir is None or (is_default and self.sources.is_local):
             return None
         root = Path(config.cache_dir).expanduser().absolute()
         limit = config.cache_bytes
         if limit is None:
             limit = _half_of_the_disk(root)
-        largest = int(self.dataset.index.num_bytes.max(initial=0))
+        largest = int(self.sources.num_bytes.max(initial=0))
         if limit < largest:
             raise ValueError(
-                f"cache_bytes={limit} is less than the largest block of {config.url} ({largest} bytes); "
+                f"cache_bytes={limit} is less than the largest block of {config.urls} ({largest} bytes); "
                 f"give at least {largest}, or cache_dir=None for no cache"
             )
         return BlockCache(root, limit)
@@ -280,13 +326,14 @@ class _Pass(Iterator[Batch]):
 
 
 class StreamingLoader:
-    """Batches of one dataset for one rank, in an order that world size, threads and cache do not change.
+    """Batches of one or several datasets for one rank, in an order that world size, threads and cache do not change.
 
     Iterating goes on from the loader's position: to the end of the epoch, the next `for` being the next epoch, or for
     ever if `endless`. The position is that of the last batch that the loop received, whatever was read ahead.
 
     Args:
-        url: the dataset's folder, local or on any store that fsspec or obstore serves.
+        data: the dataset's folder, local or on any store that fsspec or obstore serves; or a `Source`, or several of
+            either, which are mixed.
         batch_size: samples of one rank in one step; the global batch is that times the world size.
         shuffle: mix the rows of `shuffle_window` blocks in each of `num_lanes` lanes; else the writing order.
         seed: decides the order together with shuffle, num_lanes and shuffle_window.
@@ -294,6 +341,8 @@ class StreamingLoader:
             short, and padded by repeated samples to equal steps and sizes on all ranks: up to world_size - 1 in
             all, marked True in the batch's `is_filler` (bool, (batch size,)).
         endless: batches cross the borders of epochs, for training.
+        stop: when a pass of weighted sources ends: "all_exhausted" (the default), when each has been used up and others
+            have begun again; "first_exhausted", before the first would begin again; "never" (the default if endless).
         columns: which to deliver; all by default.
         version: pins one; the newest by default.
         topology: this rank's place; by default that of torch's process group, else of torchrun's RANK and WORLD_SIZE.
@@ -304,8 +353,8 @@ class StreamingLoader:
         storage_options: the store's own: endpoint, access_key_id, region, ...
     """
 
-    def __init__(self, url: str, *, batch_size: int, **options: Any) -> None:  # Any: LoaderConfig's fields
-        self.config = make_config(url, batch_size, options)
+    def __init__(self, data: Data, *, batch_size: int, **options: Any) -> None:  # Any: LoaderConfig's fields
+        self.config = make_config(data, batch_size, options)
         self.metrics = Metrics()
         self._position = Position()
         self._session: Session | None = None
@@ -322,7 +371,9 @@ class StreamingLoader:
         """Steps of one epoch. Raises TypeError for an endless loader."""
         if self.config.endless:
             raise TypeError("an endless loader has no length")
-        return self._opened().plan.num_steps()
+        plan = self._opened().plan
+        self._length(plan.sequence.length)
+        return plan.num_steps()
 
     def __enter__(self) -> Self:
         return self
@@ -337,17 +388,17 @@ class StreamingLoader:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the dataset, which are the samples of an epoch."""
-        return self._opened().dataset.version.num_rows
+        """Samples of an epoch: the rows of the dataset, or what a mixture takes. Raises TypeError if it never ends."""
+        return self._length(self._opened().plan.sequence.length)
 
     @property
     def schema(self) -> pa.Schema:
-        return self._opened().dataset.schema
+        return self._opened().sources.schema
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the dataset's writer recorded: vocab_size, sequence_length, ..."""
-        return self._opened().dataset.version.metadata
+        """What the datasets' writers recorded alike: vocab_size, sequence_length, ..."""
+        return self._opened().sources.metadata
 
     @property
     def position(self) -> Position:
@@ -369,10 +420,9 @@ class StreamingLoader:
         Raises StateMismatchError, naming the difference, if the state belongs to other data or another order.
         """
         self.close()
-        order, version, position = read_state(state, self.config)
-        session = Session(self.config, order, version, self.metrics)
-        check_fits(state, session.dataset)
-        self._session, self._position = session, position
+        saved = read_state(state, self.config.sources, self.config.order)
+        session = open_saved(self.config, state, saved, self.metrics)
+        self._session, self._position = session, saved.position
 
     def close(self) -> None:
         """Stops the threads of a pass that has not ended. The loader can be iterated again."""
@@ -382,8 +432,13 @@ class StreamingLoader:
 
     def _opened(self) -> Session:
         if self._session is None:
-            self._session = Session(self.config, None, None, self.metrics)
+            self._session = Session(self.config, self.metrics)
         return self._session
+
+    def _length(self, samples: int) -> int:
+        if samples == NEVER:
+            raise TypeError("a mixture that never stops has no length")
+        return samples
 
     def _deliver(self, session: Session) -> Generator[Batch]:
         start = self._position
@@ -395,53 +450,8 @@ class StreamingLoader:
         self._position = Position(start.epoch + 1, 0)
 
 
-def origin_of(dataset: Dataset, order: Order) -> dict[str, Any]:  # Any: JSON values
-    """What a position is a position in: the part of a state that does not change from batch to batch."""
-    version = dataset.version
-    return {
-        "format": _STATE_FORMAT,
-        "version": version.number,
-        "fingerprint": version.fingerprint,
-        "order": asdict(order),
-    }
-
-
-def read_state(state: Mapping[str, Any], config: LoaderConfig) -> tuple[Order, int, Position]:
-    """The order, version and position of a state. Raises StateMismatchError if `config` asks for another order."""
-    try:
-        if state["format"] != _STATE_FORMAT:
-            raise StateMismatchError(f"loader state has format {state['format']}, this version reads {_STATE_FORMAT}")
-        order = Order(**state["order"])
-        position = Position(int(state["epoch"]), int(state["consumed"]))
-        version = int(state["version"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateMismatchError(f"not the state of a loader: {error!r}") from None
-    asked = {
-        "seed": config.seed,
-        "shuffle": config.shuffle,
-        "num_lanes": config.num_lanes,
-        "window_blocks": config.shuffle_window,
-        "version": config.version,
-    }
-    saved = {**asdict(order), "version": version}
-    for name, value in asked.items():
-        if value is not None and value != saved[name]:
-            raise StateMismatchError(
-                f"the state was saved with {name}={saved[name]} and the loader has {name}={value}; "
-                "use the saved value, or start without the state"
-            )
-    return order, version, position
-
-
-def check_fits(state: Mapping[str, Any], dataset: Dataset) -> None:
-    """Raises StateMismatchError if the state was saved from other data."""
-    if int(state["consumed"]) > dataset.version.num_rows:
-        raise StateMismatchError(
-            f"the state has consumed {state['consumed']} samples of an epoch, {dataset.store.url} has only "
-            f"{dataset.version.num_rows}; point the loader to the dataset of the saved run"
-        )
-    if (found := dataset.version.fingerprint) != state.get("fingerprint"):
-        raise StateMismatchError(
-            f"{dataset.store.url} version {dataset.version.number} holds other data than the state was saved from: "
-            f"fingerprint {found}, saved {state.get('fingerprint')}; point the loader to the dataset of the saved run"
-        )
+def open_saved(config: LoaderConfig, state: Mapping[str, Any], saved: SavedState, metrics: Metrics) -> Session:
+    """A session in which the state's position means what it meant. Raises StateMismatchError if there is none."""
+    session = Session(config, metrics, order=saved.order, versions=saved.versions)
+    check_fits(state, session.sources, session.plan)
+    return session

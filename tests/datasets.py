@@ -46,10 +46,11 @@ def write_samples(
     options: Mapping[str, Any] | None = None,
     shard_bytes: int = 4_000,
     salt: int = 0,
+    first_id: int = 0,
 ) -> str:
-    """A dataset of blocks with so many rows each, ids counted from 0; its URL."""
+    """A dataset of blocks with so many rows each, ids counted from `first_id`; its URL."""
     writer = DatasetWriter(open_store(url, options), SAMPLE_SCHEMA, Encoding(shard_bytes=shard_bytes))
-    first = 0
+    first = first_id
     for num_rows in block_rows:
         writer.write(sample_rows(range(first, first + num_rows), salt=salt))
         first += num_rows

@@ -28,8 +28,10 @@ MAY_IMPORT = {
     ),
     "dataplane.pipeline": ("dataplane.errors", "dataplane.metrics", "dataplane.buffers", "dataplane.plan"),
     "dataplane.profile": ("dataplane.errors", "dataplane.metrics"),
-    "dataplane.loader": _LOADER,
-    "dataplane.torch_dataset": (*_LOADER, "dataplane.loader"),
+    "dataplane.source": _LOADER,
+    "dataplane.state": (*_LOADER, "dataplane.source"),
+    "dataplane.loader": (*_LOADER, "dataplane.source", "dataplane.state"),
+    "dataplane.torch_dataset": (*_LOADER, "dataplane.loader", "dataplane.source", "dataplane.state"),
     "dataplane.seaweed": ("dataplane.errors", "dataplane.storage"),
     "preprocess": (*_DATA, "dataplane.catalog"),
     # A bare package name stands for its public names.

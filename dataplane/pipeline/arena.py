@@ -45,7 +45,9 @@ class Arena:
             if values.__array_interface__["data"][0] != rows.__array_interface__["data"][0]:
                 rows[: batch.num_rows] = values
         if self._layout.ragged:
-            self._ragged[slot] = batch.select(list(self._layout.ragged))
+            # Columns without their fields: sources may differ in what they say of nulls, and pieces are concatenated.
+            names = list(self._layout.ragged)
+            self._ragged[slot] = pa.RecordBatch.from_arrays([batch.column(name) for name in names], names=names)
 
     def _rows(self, name: str, slot: int) -> Array:
         return self._arrays[name][slot * self._rows_per_slot : (slot + 1) * self._rows_per_slot]

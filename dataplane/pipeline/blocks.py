@@ -18,8 +18,8 @@ from dataplane.pipeline.workers import WorkerPool
 Ints = npt.NDArray[np.int64]
 Bytes = bytes | memoryview
 
-# A block's bytes, and memory that its columns may be decoded into, to a record batch.
-Decode = Callable[[Bytes, Mapping[str, npt.NDArray[np.uint8]]], pa.RecordBatch]
+# A block's number and bytes, and memory that its columns may be decoded into, to a record batch.
+Decode = Callable[[int, Bytes, Mapping[str, npt.NDArray[np.uint8]]], pa.RecordBatch]
 
 
 # Has a block brought: calls back once, on any thread, with its bytes or with the error that prevents them.
@@ -160,7 +160,7 @@ class BlockStage:
     def _decode_block(self, block: int, slot: int, data: Bytes) -> None:
         try:
             with self._metrics.timed("decode"):
-                batch = self._decode(data, self._arena.memory(slot))
+                batch = self._decode(block, data, self._arena.memory(slot))
                 if batch.num_rows != self._num_rows[block]:
                     raise CorruptBlockError(f"holds {batch.num_rows} rows, the index says {self._num_rows[block]}")
             with self._metrics.timed("arena"):

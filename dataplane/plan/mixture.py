@@ -214,6 +214,11 @@ class MixedSequence:
         return places + turn * self.length
 
     @property
+    def stop(self) -> Stop | None:
+        """What ends a pass; None where nothing but the sources' amounts does."""
+        return self._stop if self._is_weighted and not self._is_single else None
+
+    @property
     def _is_single(self) -> bool:
         """One source is itself, whatever its weight."""
         return len(self.active) == 1

@@ -382,7 +382,7 @@ def test_a_batch_knows_the_version_it_came_from(tmp_path):
         open_store(url), [], schema=version.schema, block_format="arrow", num_shards=0, metadata={}, parent=version
     )
 
-    assert dataset.state_dict(batch)["version"] == 1
+    assert dataset.state_dict(batch)["sources"][0]["version"] == 1
     assert dataset.state_dict(batch) == StreamingLoader(url, batch_size=4, version=1).state_dict() | {"consumed": 4}
 
 
@@ -486,7 +486,7 @@ def test_workers_that_start_around_an_append_read_one_version(tmp_path):
     )
 
     batches = list(DataLoader(dataset, batch_size=None, num_workers=2))
-    assert {batch.origin["version"] for batch in [first, *batches]} == {1}
+    assert {batch.origin["sources"][0]["version"] for batch in [first, *batches]} == {1}
     assert sorted(flat(ids_of(batches))) == list(range(NUM_ROWS))
 
 
