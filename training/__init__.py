@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from training.errors import CheckpointError, HangError, NonFiniteError, OtherRankError
     from training.launcher import INTERRUPTED, launch, start_ranks
     from training.loop import Trainer
-    from training.model import GPT, GPTConfig
+    from training.models.gpt import GPT, GPTConfig
     from training.precision import Precision
     from training.runs import Summary, check, run
     from training.schedule import WarmupCosine
@@ -45,9 +45,9 @@ _HOMES = {
     "check": "training.runs",
     "CheckpointError": "training.errors",
     "Checkpoints": "training.checkpoint",
-    "GPT": "training.model",
+    "GPT": "training.models.gpt",
     "HangError": "training.errors",
-    "GPTConfig": "training.model",
+    "GPTConfig": "training.models.gpt",
     "INTERRUPTED": "training.launcher",
     "launch": "training.launcher",
     "load_config": "training.config",

@@ -1,27 +1,42 @@
-"""The ranks that train together: sums, agreements, the shared gradient; free for a single rank."""
+"""The ranks that train together: sums, agreements, averages; free for a single rank."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from dataplane import Topology
+from training.parallel import Layout
+
+AVERAGE_BYTES = 64 << 20  # averaged at once: few exchanges, and little memory for the copy
 
 
 class Group:
     """All ranks of a run. Every method is collective: each rank calls it at the same place."""
 
     def __init__(
-        self, topology: Topology, device: torch.device, *, background: dist.ProcessGroup | None = None
+        self,
+        topology: Topology,
+        device: torch.device,
+        *,
+        layout: Layout | None = None,
+        background: dist.ProcessGroup | None = None,
     ) -> None:
-        self.background = background
-        """The same ranks over gloo, for exchanges of another thread; None for a single rank."""
         self.rank = topology.rank
         self.world_size = topology.world_size
+        self.layout = layout or Layout(replicate=topology.world_size)
+        self.data = self.layout.data(topology.rank)
+        """Which samples this rank receives."""
+
+        self.leads = topology.rank % self.layout.tensor == 0
+        """Whether this rank, and not a tensor peer of it, speaks for its samples."""
+
+        self.background = background
+        """The same ranks over gloo, for exchanges of another thread; None for a single rank."""
+
         self._device = device
 
     def sum(self, values: list[float]) -> Tensor:
@@ -31,30 +46,40 @@ class Group:
             dist.all_reduce(total)
         return total
 
+    def sum_of_samples(self, values: list[float]) -> Tensor:
+        """The same, each rank's samples counted once: of tensor peers, which have the same ones, one counts."""
+        return self.sum(values if self.leads else [0.0] * len(values))
+
     def ranks_where(self, condition: bool) -> list[int]:
         """The ranks that pass true; also a barrier."""
         flags = [0.0] * self.world_size
         flags[self.rank] = float(condition)
         return [rank for rank, flag in enumerate(self.sum(flags).tolist()) if flag]
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The model with its gradients averaged over ranks, and rank 0's weights on all of them."""
-        if self.world_size == 1:
-            return model
-        devices = [self._device] if self._device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
-
-
-def without_exchange(model: nn.Module) -> AbstractContextManager[None]:
-    """A context in which gradients only add up locally; the forward pass belongs inside it, too."""
-    if isinstance(model, DistributedDataParallel):
-        return model.no_sync()
-    return nullcontext()
+    def average(self, tensors: Iterable[Tensor]) -> None:
+        """Replace floating-point tensors, in place, by their mean over ranks."""
+        chosen: list[Tensor] = []
+        for tensor in [*tensors, None]:
+            full = sum(each.numel() * each.element_size() for each in chosen) >= AVERAGE_BYTES
+            if chosen and (tensor is None or full or tensor.dtype != chosen[0].dtype):
+                flat = torch.cat([each.reshape(-1) for each in chosen])
+                dist.all_reduce(flat)
+                flat /= self.world_size
+                for each, mean in zip(chosen, flat.split([each.numel() for each in chosen]), strict=True):
+                    each.copy_(mean.view_as(each))
+                chosen = []
+            if tensor is not None:
+                chosen.append(tensor)
 
 
 @contextmanager
 def process_group(
-    topology: Topology, device: torch.device, *, rendezvous: str | None, timeout_seconds: float
+    topology: Topology,
+    device: torch.device,
+    *,
+    rendezvous: str | None,
+    timeout_seconds: float,
+    layout: Layout | None = None,
 ) -> Iterator[Group]:
     """The group of all ranks, set up for the time of the block; a single rank sets nothing up.
 
@@ -65,7 +90,7 @@ def process_group(
         ValueError: several ranks, and no rendezvous or a group that someone else has set up.
     """
     if topology.world_size == 1:
-        yield Group(topology, device)
+        yield Group(topology, device, layout=layout)
         return
     if rendezvous is None:
         raise ValueError(f"world_size={topology.world_size} needs a rendezvous URL; use torchrun")
@@ -79,6 +104,6 @@ def process_group(
         timeout=timedelta(seconds=timeout_seconds),
     )
     try:
-        yield Group(topology, device, background=dist.new_group(backend="gloo"))
+        yield Group(topology, device, layout=layout, background=dist.new_group(backend="gloo"))
     finally:
         dist.destroy_process_group()

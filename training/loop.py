@@ -22,9 +22,10 @@ from dataplane.profile import StepAccount
 from training.checkpoint import Checkpoints
 from training.errors import CheckpointError, NonFiniteError
 from training.generators import generator_state, restore_generators
-from training.group import Group, without_exchange
+from training.group import Group
 from training.log import StepLog, StepMetrics
 from training.objective import Columns, Objective
+from training.parallel import bare, whole, without_exchange
 from training.precision import MIN_LOSS_SCALE, Precision
 from training.schedule import WarmupCosine
 from training.signals import StopRequest
@@ -65,6 +66,9 @@ class Recipe:
     clip_norm: float | None
     accumulation: int
     precision: Precision
+    sync_every: int | None = None
+    """Local SGD: updates that ranks make each on its own before they average their weights; None if they exchange
+    gradients."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -115,7 +119,7 @@ class Trainer:
         log: StepLog | None = None,
         beat: Beat = no_beat,
     ) -> None:
-        """`model` is on `device`, and wrapped by `group` where there are several ranks."""
+        """`model` is on `device`, and shared (`training.parallel.share`) where there are several ranks."""
         self.progress = Progress()
         self._model = model
         self._optimizer = optimizer
@@ -127,7 +131,7 @@ class Trainer:
         self._account = account
         self.log = log
         self._beat = beat
-        self._rehearsed = group.world_size == 1  # nothing to lay out
+        self._rehearsed = not isinstance(model, DistributedDataParallel)  # nothing to lay out
         self._scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision.loss_scaling)
 
     def train(
@@ -148,7 +152,7 @@ class Trainer:
             CheckpointError: a checkpoint cannot be written; the same error on all ranks.
             NonFiniteError: a loss or gradient is not finite; the same error on all ranks.
         """
-        saved, stopped = self.progress.step, False
+        saved, stopping = self.progress.step, False
         if self.progress.step >= num_steps:
             return True
         if self._group.ranks_where(stop.signal is not None):
@@ -168,8 +172,11 @@ class Trainer:
             self._report(
                 outcome, position=micro_batches[-1].position, saved=None if checkpoints is None else checkpoints.newest
             )
-            stopped, finished = outcome.stop, self.progress.step >= num_steps
-            due = self.progress.step % every_steps == 0 or stopped or finished
+            finished = self.progress.step >= num_steps
+            aligned = self._align(finished)
+            stopping = stopping or outcome.stop
+            stopped = stopping and aligned
+            due = aligned and (self.progress.step % every_steps == 0 or stopped or finished)
             if checkpoints is not None and (outcome.save_failed or (due and self.progress.step > saved)):
                 with self._account.phase("checkpoint"):
                     self.save(checkpoints)
@@ -182,6 +189,7 @@ class Trainer:
         else:
             self._count_targets(None)
         self.progress.num_left = int(self._group.sum([left]).item())
+        self._align(True)
         if checkpoints is not None and self.progress.step > saved:
             self.save(checkpoints)
             checkpoints.wait()
@@ -236,7 +244,7 @@ class Trainer:
     def _count_targets(self, batches: Sequence[Columns] | None) -> Tensor | None:
         """The targets that all ranks count together, on the device; None if the data of any rank has ended."""
         own = 0 if batches is None else sum(self._objective.count(batch) for batch in batches)
-        num_targets, num_ended = self._group.sum([own, float(batches is None)])
+        num_targets, num_ended = self._group.sum_of_samples([own, float(batches is None)])
         return None if num_ended.item() else num_targets
 
     def _update(
@@ -261,9 +269,10 @@ class Trainer:
     def _losses(self, batches: Sequence[Columns], *, num_targets: Tensor) -> Tensor:
         """Leave the gradient of the global mean loss in the parameters; this rank's sum of losses.
 
-        DDP averages over ranks, hence the factor world_size. Only the last micro-batch exchanges.
+        Gradients are averaged over the ranks that receive different samples, hence the factor. Only the last
+        micro-batch exchanges.
         """
-        factor = (self._group.world_size / num_targets).to(torch.float32)
+        factor = (self._group.data.world_size / num_targets).to(torch.float32)
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         for left, batch in zip(reversed(range(len(batches))), batches, strict=True):
             with without_exchange(self._model) if left else nullcontext():
@@ -278,19 +287,35 @@ class Trainer:
         """Undo the loss scale and clip; the global gradient norm from before clipping."""
         self._scaler.unscale_(self._optimizer)
         limit = math.inf if self._recipe.clip_norm is None else self._recipe.clip_norm
-        return nn.utils.clip_grad_norm_(self._model.parameters(), limit)
+        return whole(nn.utils.clip_grad_norm_(self._model.parameters(), limit))
+
+    def _align(self, finished: bool) -> bool:
+        """Average the weights and the optimizer's memory if it is time; whether all ranks have the same ones now."""
+        every = self._recipe.sync_every
+        if every is None:
+            return True
+        if self.progress.step % every and not finished:
+            return False
+        if self._group.world_size > 1:
+            with torch.no_grad():
+                model = bare(self._model)
+                tensors = [*model_tensors(model).values(), *optimizer_tensors(model, self._optimizer).values()]
+                self._group.average(tensor for tensor in tensors if tensor.is_floating_point() and tensor.dim())
+        return True
 
     def _agree(
         self, losses: Tensor, num_targets: Tensor, grad_norm: Tensor, *, stop: StopRequest, save_failed: bool
     ) -> _Outcome:
         """Tell the other ranks this one's losses and troubles; only here the host waits."""
         own_loss, norm, tokens = torch.stack([losses, grad_norm.double(), num_targets]).tolist()
-        finite = math.isfinite(own_loss)
+        finite, leads = math.isfinite(own_loss), self._group.leads
         flags = [0.0] * self._group.world_size
         flags[self._group.rank] = float(not finite)
         asked = float(stop.signal is not None)
-        sums = self._group.sum([own_loss if finite else 0.0, asked, float(save_failed), *flags])
-        loss, num_stops, num_failed, *non_finite = sums.tolist()
+        sums = self._group.sum([own_loss if finite and leads else 0.0, norm, asked, float(save_failed), *flags])
+        loss, norms, num_stops, num_failed, *non_finite = sums.tolist()
+        if self._recipe.sync_every is not None:  # each rank has its own; otherwise they are equal to the last bit
+            norm = norms / self._group.world_size
         return _Outcome(
             lr=self._recipe.schedule.lr(self.progress.step),
             loss=loss / max(tokens, 1),
@@ -390,8 +415,3 @@ def grouped(batches: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def _generators_of(rank: int) -> str:
     return f"generators.{rank}"
-
-
-def bare(model: nn.Module) -> nn.Module:
-    """The model without its DDP wrapper, so that a checkpoint knows no world size."""
-    return model.module if isinstance(model, DistributedDataParallel) else model

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from training.model import document_mask, next_token_loss
+from training.models.gpt import document_mask, next_token_loss
 
 Columns = Mapping[str, Any]  # Any: tensors, and Ragged for rows of different lengths
 

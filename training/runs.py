@@ -19,14 +19,15 @@ from dataplane.errors import DatasetNotFoundError, StateMismatchError
 from dataplane.profile import Clock, HostClock, StepAccount
 from dataplane.storage import open_store
 from training.checkpoint import Checkpoints
-from training.config import TrainConfig, describe_config, public_values
+from training.config import ParallelConfig, TrainConfig, describe_config, public_values
 from training.generators import seed_generators
 from training.group import Group, process_group
 from training.log import StepLog, forget_after
 from training.loop import Loader, Recipe, Trainer
-from training.model import GPT, GPTConfig
+from training.models.gpt import GPT, GPTConfig
 from training.objective import NextToken
 from training.optimizer import build_optimizer
+from training.parallel import Layout, share, wire_bytes
 from training.precision import bf16_in_hardware, decide_precision
 from training.schedule import WarmupCosine
 from training.signals import StopRequest
@@ -85,6 +86,9 @@ class Summary:
 
     world_size: int
     num_parameters: int
+    wire_bytes: int
+    """Weights and gradients that a rank sends per update."""
+
     loader: dict[str, float | int]
     """This rank's counters of the loader."""
 
@@ -114,7 +118,8 @@ def check(config: TrainConfig, *, num_ranks: int, open_loader: OpenLoader = open
     """
     device = decide_device(config.device, num_ranks - 1)
     build_recipe(config, device)
-    with open_loader(config, Topology(rank=0, world_size=num_ranks), _objective(config).columns) as loader:
+    samples = config.parallel.layout(num_ranks).data(0)
+    with open_loader(config, samples, _objective(config).columns) as loader:
         _gpt_config(config, loader)
 
 
@@ -144,6 +149,7 @@ def run(
     topology = topology or Topology()
     console = console or Console()
     device = decide_device(config.device, local_rank)
+    layout = config.parallel.layout(topology.world_size)
     torch.set_num_threads(config.threads or threads_per_rank(local_world_size))
     account = StepAccount(clock=_clock(device), rank=topology.rank)
     started = time.monotonic()
@@ -151,20 +157,25 @@ def run(
         if stop is None:
             stop = stack.enter_context(StopRequest())
         group = stack.enter_context(
-            process_group(topology, device, rendezvous=rendezvous, timeout_seconds=config.timeout_seconds)
+            process_group(
+                topology, device, rendezvous=rendezvous, timeout_seconds=config.timeout_seconds, layout=layout
+            )
         )
         stack.push(_telling(on_failure))
         watchdog = stack.enter_context(Watchdog(config.timeout_seconds, rank=topology.rank, report=on_failure))
         recipe = build_recipe(config, device)
         torch.set_float32_matmul_precision("high" if recipe.precision.tf32 else "highest")
         objective = _objective(config)
-        loader = stack.enter_context(open_loader(config, topology, objective.columns))
+        loader = stack.enter_context(open_loader(config, group.data, objective.columns))
         model = build_model(config, loader).to(device)
-        seed_generators(config.seed, rank=topology.rank)
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        shapes = [tuple(parameter.shape) for parameter in model.parameters()]
+        shared = share(model, config.parallel.sharing(), layout, device)
+        seed_generators(config.seed, rank=group.data.rank)  # tensor peers draw the same
         checkpoints = stack.enter_context(closing(_open_checkpoints(config, group)))
         resumed_from = checkpoints.newest
         trainer = Trainer(
-            model=group.wrap(model),
+            model=shared,
             optimizer=build_optimizer(model, config.optimizer),
             objective=objective,
             loader=loader,
@@ -182,7 +193,9 @@ def run(
             trainer.log = log = stack.enter_context(_open_log(config, console))
             for line in describe_config(config):
                 log.say(line)
-            log.say(_headline(recipe.precision.name, model, topology, device, resumed_from))
+            log.say(_headline(recipe, num_parameters, topology, device, resumed_from))
+            if topology.world_size > 1:
+                log.say(_sharing_line(config.parallel, layout, shapes))
         try:
             finished = trainer.train(
                 num_steps=config.optimizer.num_steps,
@@ -203,7 +216,8 @@ def run(
             skipped=progress.skipped,
             seconds=time.monotonic() - started,
             world_size=topology.world_size,
-            num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+            num_parameters=num_parameters,
+            wire_bytes=wire_bytes(shapes, layout, config.parallel.sharing()),
             loader=loader.metrics.snapshot(),
         )
         if log is not None:
@@ -312,8 +326,9 @@ def build_recipe(config: TrainConfig, device: torch.device) -> Recipe:
     Raises:
         ValueError: the device cannot train in the configured precision.
     """
-    optimizer = config.optimizer
+    optimizer, parallel = config.optimizer, config.parallel
     return Recipe(
+        sync_every=parallel.sync_every if parallel.data == "local_sgd" else None,
         schedule=WarmupCosine(
             peak=optimizer.lr,
             warmup_steps=optimizer.warmup_steps,
@@ -362,12 +377,25 @@ def _open_log(config: TrainConfig, console: Console) -> StepLog:
     )
 
 
-def _headline(precision: str, model: GPT, topology: Topology, device: torch.device, resumed_from: int | None) -> str:
-    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+def _headline(
+    recipe: Recipe,
+    num_parameters: int,
+    topology: Topology,
+    device: torch.device,
+    resumed_from: int | None,
+) -> str:
     start = "from the start" if resumed_from is None else f"from the checkpoint of step {resumed_from}"
     return (
-        f"training {millions:.1f} M parameters in {precision} on {topology.world_size} x {device.type} (torch "
-        f"{torch.__version__}) {start}"
+        f"training {num_parameters / 1e6:.1f} M parameters in {recipe.precision.name} on {topology.world_size} x "
+        f"{device.type} (torch {torch.__version__}) {start}"
+    )
+
+
+def _sharing_line(parallel: ParallelConfig, layout: Layout, shapes: list[tuple[int, ...]]) -> str:
+    megabytes = wire_bytes(shapes, layout, parallel.sharing()) / 1e6
+    return (
+        f"{parallel.data}: {layout.replicate} copies, each on {layout.shard} x {layout.tensor} ranks; a rank sends "
+        f"{megabytes:,.1f} MB of weights and gradients per update"
     )
 
 

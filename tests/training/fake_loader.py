@@ -78,6 +78,7 @@ def small_settings(folder: Path, *overrides: str) -> list[str]:
         "device=cpu",
         "precision=fp32",
         "timeout_seconds=40",
+        "threads=1",
         f"folder={folder}",
         *overrides,
     ]

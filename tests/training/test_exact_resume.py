@@ -20,6 +20,7 @@ from dataplane.storage import open_store
 from training import GPT, Checkpoints, Trainer, run
 from training.objective import NextToken
 from training.optimizer import build_optimizer
+from training.parallel import Sharing, share
 from training.runs import build_recipe
 from training.signals import StopRequest
 
@@ -211,7 +212,7 @@ def steps_2_to_4_twice(group, folder):
         torch.manual_seed(0)
         model = GPT(config.model.gpt(vocab_size=fake_loader.VOCAB_SIZE, context=fake_loader.WIDTH))
         return model, Trainer(
-            model=group.wrap(model),
+            model=share(model, Sharing(), group.layout, CPU),
             optimizer=build_optimizer(model, config.optimizer),
             objective=NextToken(),
             loader=FakeLoader(Topology(rank=group.rank, world_size=group.world_size)),

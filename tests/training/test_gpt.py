@@ -7,7 +7,7 @@ import torch
 
 from dataplane import Ragged
 from training import GPT, GPTConfig
-from training.model import document_mask
+from training.models.gpt import document_mask
 from training.objective import NextToken
 
 CONFIG = GPTConfig(vocab_size=11, context=16, num_layers=2, num_heads=2, width=16)

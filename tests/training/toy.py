@@ -13,10 +13,12 @@ from dataplane.profile import StepAccount
 from training import Precision, Trainer, WarmupCosine
 from training.group import Group, process_group
 from training.loop import Recipe
+from training.parallel import Sharing, share
 from training.signals import StopRequest
 
 CPU = torch.device("cpu")
 SINGLE = Group(Topology(), CPU)
+SHARING = Sharing()
 FP32 = Precision(dtype=torch.float32, loss_scaling=False)
 SCALED = Precision(dtype=torch.float32, loss_scaling=True)  # what fp16 does, where there is no fp16
 
@@ -67,12 +69,23 @@ class FakeLog(list):
     write = list.append
 
 
-def toy_trainer(group, batches, *, lr=1.0, num_steps=1, min_ratio=1.0, accumulation=1, clip_norm=None, precision=FP32):
+def toy_trainer(
+    group,
+    batches,
+    *,
+    lr=1.0,
+    num_steps=1,
+    min_ratio=1.0,
+    accumulation=1,
+    clip_norm=None,
+    precision=FP32,
+    sharing=SHARING,
+):
     """Plain gradient descent on the weight, from 1.0, with a learning rate that stays unless told otherwise."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
     return Trainer(
-        model=group.wrap(model),
+        model=share(model, sharing, group.layout, CPU),
         optimizer=torch.optim.SGD(model.parameters(), lr=lr),
         objective=ToyObjective(),
         loader=ToyLoader(batches),
@@ -81,6 +94,7 @@ def toy_trainer(group, batches, *, lr=1.0, num_steps=1, min_ratio=1.0, accumulat
             clip_norm=clip_norm,
             accumulation=accumulation,
             precision=precision,
+            sync_every=sharing.sync_every if sharing.method == "local_sgd" else None,
         ),
         group=group,
         device=CPU,
@@ -102,7 +116,12 @@ def weight(trainer):
 def on_ranks(world_size, function, folder: Path, *arguments):
     """What `function(group, *arguments)` returns on each of `world_size` processes; plain values only."""
     if world_size == 1:
-        return [function(Group(Topology(), CPU), *arguments)]
+        return [function(SINGLE, *arguments)]
+    return in_processes(world_size, _with_group, folder, function, *arguments)
+
+
+def in_processes(world_size, function, folder: Path, *arguments):
+    """What `function(topology, rendezvous, *arguments)` returns in each process; plain values only."""
     # Forked from one process that has torch imported already: that import costs more than most tests.
     multiprocessing.set_forkserver_preload(["torch._dynamo", "training.runs"])
     start_processes(_call, (world_size, function, folder, arguments), nprocs=world_size, start_method="forkserver")
@@ -111,7 +130,10 @@ def on_ranks(world_size, function, folder: Path, *arguments):
 
 def _call(rank, world_size, function, folder, arguments):
     torch.set_num_threads(1)
-    rendezvous = f"file://{folder}/rendezvous"
     topology = Topology(rank=rank, world_size=world_size)
+    torch.save(function(topology, f"file://{folder}/rendezvous", *arguments), folder / f"{rank}.pt")
+
+
+def _with_group(topology, rendezvous, function, *arguments):
     with process_group(topology, CPU, rendezvous=rendezvous, timeout_seconds=50) as group:
-        torch.save(function(group, *arguments), folder / f"{rank}.pt")
+        return function(group, *arguments)

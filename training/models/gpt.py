@@ -1,14 +1,20 @@
-"""A GPT in one file: rotary positions, RMSNorm, SwiGLU, causal attention, a tied head.
+"""A GPT in one file: rotary positions, RMSNorm, SwiGLU, grouped-query attention, a tied head, tensor parallelism.
 
-Shapes: b rows, t positions, w width, h heads, d = w / h, v vocabulary.
+Shapes: b rows, t positions, w width, h heads, g heads of keys and values, d = w / h, v vocabulary. Under tensor
+parallelism h and g are this rank's.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, distribute_module
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 ROTARY_BASE = 10_000.0  # Su et al. 2021; holds for contexts of some thousand tokens
 INIT_STD = 0.02  # GPT-2
@@ -26,6 +32,11 @@ class GPTConfig:
     num_layers: int
     num_heads: int
     width: int
+    num_kv_heads: int = 0
+    """Heads of keys and values, each shared by num_heads / num_kv_heads heads of queries; 0 for as many as heads."""
+
+    recompute: bool = False
+    """Whether blocks are computed again in the backward pass instead of kept: a third more work, far less memory."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "context", "num_layers", "num_heads", "width"):
@@ -35,6 +46,19 @@ class GPTConfig:
             raise ValueError(
                 f"width must be a multiple of 2 * num_heads, got width={self.width} and num_heads={self.num_heads}"
             )
+        if self.num_kv_heads < 0 or self.num_heads % self.kv_heads:
+            raise ValueError(
+                f"num_heads must be a multiple of num_kv_heads, got num_heads={self.num_heads} and "
+                f"num_kv_heads={self.num_kv_heads}"
+            )
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.num_heads
 
 
 class GPT(nn.Module):
@@ -46,6 +70,8 @@ class GPT(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.width)
+        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.head.weight = self.embedding.weight
         self._initialise()
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -59,11 +85,45 @@ class GPT(nn.Module):
         length = tokens.shape[1]
         if length > self.config.context:
             raise ValueError(f"rows of {length} tokens exceed the model's context of {self.config.context}")
-        rotary = _rotary_table(length, self.config.width // self.config.num_heads, device=tokens.device)
+        rotary = _rotary_table(length, self.config.head_width, device=tokens.device)
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, rotary, mask)
-        return F.linear(self.norm(x), self.embedding.weight)
+            if self.config.recompute and self.training:
+                x = checkpoint(block, x, rotary, mask, use_reentrant=False)
+            else:
+                x = block(x, rotary, mask)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+    def divide(self, mesh: DeviceMesh) -> None:
+        """Tensor parallelism: each rank of the mesh keeps its part of the heads, of the MLP and of the vocabulary.
+
+        Raises:
+            ValueError: one of them does not divide into as many equal parts.
+        """
+        config = self.config
+        for name, value in (
+            ("num_heads", config.num_heads),
+            ("num_kv_heads", config.kv_heads),
+            ("vocab_size", config.vocab_size),
+            ("the MLP's width", _mlp_width(config.width)),
+        ):
+            if value % mesh.size():
+                raise ValueError(f"{name} must be a multiple of parallel.tensor={mesh.size()}, got {value}")
+        blocks: dict[str, ParallelStyle] = {}
+        for number in range(config.num_layers):
+            block = f"blocks.{number}"
+            blocks |= {f"{block}.attention_norm": _Copied(), f"{block}.mlp_norm": _Copied()}
+            blocks |= {f"{block}.attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+            blocks |= {f"{block}.mlp.{name}": ColwiseParallel() for name in ("gate", "value")}
+            blocks |= {f"{block}.attention.output": RowwiseParallel(), f"{block}.mlp.output": RowwiseParallel()}
+        ends: dict[str, ParallelStyle] = {
+            "embedding": RowwiseParallel(input_layouts=Replicate()),
+            "norm": _Copied(),
+            "head": ColwiseParallel(output_layouts=Replicate()),
+        }
+        parallelize_module(self, mesh, {**ends, **blocks})
+        self.head.weight = self.embedding.weight  # each was divided, in the same way
 
     def _initialise(self) -> None:
         residual_std = INIT_STD / math.sqrt(2 * self.config.num_layers)
@@ -89,35 +149,60 @@ class _Block(nn.Module):
 class _Attention(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.num_heads = config.num_heads
-        self.input = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.head_width = config.head_width
+        self.is_grouped = config.kv_heads < config.num_heads
+        self.query = nn.Linear(config.width, config.width, bias=False)
+        self.key = nn.Linear(config.width, config.kv_heads * config.head_width, bias=False)
+        self.value = nn.Linear(config.width, config.kv_heads * config.head_width, bias=False)
         self.output = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        b, t, w = x.shape
-        heads = self.input(x).view(b, t, 3, self.num_heads, w // self.num_heads)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)  # each [b, h, t, d]
+        query, key, value = (self._heads(layer(x)) for layer in (self.query, self.key, self.value))
         y = F.scaled_dot_product_attention(
             _rotate(query, rotary),
             _rotate(key, rotary),
             value,
             attn_mask=mask,
             is_causal=mask is None,
+            enable_gqa=self.is_grouped,
         )
-        return self.output(y.transpose(1, 2).reshape(b, t, w))
+        result: Tensor = self.output(y.transpose(1, 2).flatten(2))
+        return result
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[b, t, h * d] -> [b, h, t, d], or with g for h."""
+        return x.unflatten(2, (-1, self.head_width)).transpose(1, 2)
 
 
 class _MLP(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        # Two thirds of 4 * width: with its third matrix, SwiGLU is then as large as a plain MLP.
-        hidden = math.ceil(8 * width / 3 / MLP_MULTIPLE) * MLP_MULTIPLE
-        self.input = nn.Linear(width, 2 * hidden, bias=False)
+        hidden = _mlp_width(width)
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.value = nn.Linear(width, hidden, bias=False)
         self.output = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, value = self.input(x).chunk(2, dim=-1)
-        return self.output(F.silu(gate) * value)
+        result: Tensor = self.output(F.silu(self.gate(x)) * self.value(x))
+        return result
+
+
+class _Copied(ParallelStyle):
+    """A layer that each rank of a mesh computes whole: its weights become DTensors like all others."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def enter(_: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:  # Any: as torch declares them
+            return tuple(DTensor.from_local(x, mesh, [Replicate()], run_check=False) for x in inputs)
+
+        def leave(_: nn.Module, output: Any, mesh: DeviceMesh) -> Any:  # Any: as torch declares them
+            return output.to_local()
+
+        return distribute_module(module, device_mesh, None, enter, leave)
+
+
+def _mlp_width(width: int) -> int:
+    """Two thirds of 4 * width: with its third matrix, SwiGLU is then as large as a plain MLP."""
+    return math.ceil(8 * width / 3 / MLP_MULTIPLE) * MLP_MULTIPLE
 
 
 def document_mask(values: Tensor, offsets: Tensor, *, length: int) -> Tensor:
