@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from training.models.gpt import GPT, GPTConfig
     from training.precision import Precision
     from training.runs import Summary, check, run
-    from training.schedule import WarmupCosine
+    from training.schedule import Plateau, Warmup
 
 __all__ = [
     "GPT",
@@ -26,11 +26,12 @@ __all__ = [
     "HangError",
     "NonFiniteError",
     "OtherRankError",
+    "Plateau",
     "Precision",
     "Summary",
     "TrainConfig",
     "Trainer",
-    "WarmupCosine",
+    "Warmup",
     "check",
     "launch",
     "load_config",
@@ -54,6 +55,7 @@ _HOMES = {
     "NonFiniteError": "training.errors",
     "OtherRankError": "training.errors",
     "parse_config": "training.config",
+    "Plateau": "training.schedule",
     "Precision": "training.precision",
     "run": "training.runs",
     "settings": "training.config",
@@ -61,7 +63,7 @@ _HOMES = {
     "Summary": "training.runs",
     "TrainConfig": "training.config",
     "Trainer": "training.loop",
-    "WarmupCosine": "training.schedule",
+    "Warmup": "training.schedule",
 }
 
 

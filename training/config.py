@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from training.models.gpt import GPTConfig
 from training.parallel import Compression, Layout, Method, Sharing, decide_layout
 from training.precision import PrecisionName
+from training.schedule import Decay
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -111,13 +112,19 @@ class ModelConfig(_Section):
 
 
 class OptimizerConfig(_Section):
-    """AdamW with warm-up and cosine decay. Defaults are GPT-3's (Brown et al. 2020) unless noted."""
+    """How the weights follow the gradient. Defaults are GPT-3's (Brown et al. 2020) unless noted."""
+
+    name: Literal["adamw", "adam", "sgd"] = "adamw"
+    """adam adds the weight decay to the gradient, adamw takes it from the weights; sgd has momentum."""
 
     lr: PositiveFloat = 6e-4
     """The highest learning rate, after warm-up."""
 
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """Decay rates of the running means of the gradient and of its square."""
+    """Decay rates of the running means of the gradient and of its square, for adam and adamw."""
+
+    momentum: Fraction = 0.9
+    """Decay rate of the running sum of gradients, for sgd."""
 
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Applied to matrices and embeddings only."""
@@ -128,11 +135,30 @@ class OptimizerConfig(_Section):
     warmup_steps: NonNegativeInt = 20  # 2 % of num_steps
     """Updates in which the learning rate rises from nothing to `lr`."""
 
+    schedule: Decay = "cosine"
+    """After warm-up: cosine or linear to the end of the run, step every `step_every` updates, plateau when the loss
+    stops falling, or constant."""
+
     min_lr_ratio: Fraction = 0.1
-    """The learning rate at the end, as a part of `lr`."""
+    """The lowest learning rate of cosine, linear and plateau, as a part of `lr`."""
+
+    step_every: PositiveInt = 100
+    """Updates between two drops of the schedule `step`; updates whose mean loss the schedule `plateau` looks at."""
+
+    step_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """What is left of the learning rate after a drop of `step` or `plateau`."""
+
+    patience: PositiveInt = 3
+    """Looks without a lower loss after which `plateau` drops."""
 
     clip_norm: PositiveFloat | None = 1.0
     """Largest global gradient norm; None only measures it."""
+
+    clip_value: PositiveFloat | None = None
+    """Largest size of each number of a gradient, after `clip_norm`; None for any."""
+
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Decay rate of a running mean of the weights, which evaluations then use; None for none."""
 
     accumulation: PositiveInt = 1
     """Micro-batches per update."""
@@ -219,6 +245,9 @@ class TrainConfig(_Section):
     parallel: ParallelConfig = ParallelConfig()
     precision: PrecisionName = "auto"
     """Of the matrix products; "auto" is bf16 where the hardware has it, else fp32. fp16 scales the loss."""
+
+    compile: str = "none"
+    """Backend of torch.compile, such as inductor; "none" runs the model as it is written."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; "auto" takes this rank's GPU if there is one."""

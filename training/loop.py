@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dataplane import Position, Ragged
 from dataplane.profile import StepAccount
 from training.checkpoint import Checkpoints
+from training.ema import Ema
 from training.errors import CheckpointError, NonFiniteError
 from training.generators import generator_state, restore_generators
 from training.group import Group
@@ -27,7 +28,7 @@ from training.log import StepLog, StepMetrics
 from training.objective import Columns, Objective
 from training.parallel import bare, whole, without_exchange
 from training.precision import MIN_LOSS_SCALE, Precision
-from training.schedule import WarmupCosine
+from training.schedule import Schedule
 from training.signals import StopRequest
 from training.state import allocate_optimizer, check_same_model, model_tensors, optimizer_tensors
 
@@ -62,10 +63,11 @@ class Loader(Protocol):
 class Recipe:
     """The numbers that an update follows."""
 
-    schedule: WarmupCosine
+    schedule: Schedule
     clip_norm: float | None
     accumulation: int
     precision: Precision
+    clip_value: float | None = None
     sync_every: int | None = None
     """Local SGD: updates that ranks make each on its own before they average their weights; None if they exchange
     gradients."""
@@ -117,6 +119,7 @@ class Trainer:
         device: torch.device,
         account: StepAccount,
         log: StepLog | None = None,
+        ema: Ema | None = None,
         beat: Beat = no_beat,
     ) -> None:
         """`model` is on `device`, and shared (`training.parallel.share`) where there are several ranks."""
@@ -130,6 +133,7 @@ class Trainer:
         self._device = device
         self._account = account
         self.log = log
+        self._ema = ema
         self._beat = beat
         self._rehearsed = not isinstance(model, DistributedDataParallel)  # nothing to lay out
         self._scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision.loss_scaling)
@@ -203,11 +207,13 @@ class Trainer:
             tensors={
                 **model_tensors(model),
                 **optimizer_tensors(model, self._optimizer),
+                **(self._ema.tensors() if self._ema else {}),
                 _generators_of(self._group.rank): generator_state(self._device),
             },
             values={
                 "progress": asdict(self.progress),
                 "scaler": self._scaler.state_dict(),
+                "schedule": self._recipe.schedule.state_dict(),
                 "loader": self._loader.state_dict(),
             },
             metric=self.progress.loss,
@@ -235,8 +241,14 @@ class Trainer:
         generators = saved.tensors.get(_generators_of(self._group.rank))
         own = {} if generators is None else {_generators_of(self._group.rank): torch.empty(generators.shape).byte()}
         room = {**model_tensors(model), **allocate_optimizer(model, self._optimizer, saved.tensors), **own}
-        checkpoints.load(step, room)
+        means = self._ema.tensors() if self._ema else {}
+        has_means = means.keys() <= saved.tensors.keys()
+        checkpoints.load(step, {**room, **(means if has_means else {})})
+        if self._ema and not has_means:  # the saved run had none
+            self._ema.restart()
         self._scaler.load_state_dict(saved.values["scaler"])
+        if saved.values["schedule"].keys() == self._recipe.schedule.state_dict().keys():
+            self._recipe.schedule.load_state_dict(saved.values["schedule"])
         self.progress = Progress(**saved.values["progress"])
         for state in own.values():
             restore_generators(state, self._device)
@@ -287,7 +299,10 @@ class Trainer:
         """Undo the loss scale and clip; the global gradient norm from before clipping."""
         self._scaler.unscale_(self._optimizer)
         limit = math.inf if self._recipe.clip_norm is None else self._recipe.clip_norm
-        return whole(nn.utils.clip_grad_norm_(self._model.parameters(), limit))
+        norm = whole(nn.utils.clip_grad_norm_(self._model.parameters(), limit))
+        if self._recipe.clip_value is not None:
+            nn.utils.clip_grad_value_(self._model.parameters(), self._recipe.clip_value)
+        return norm
 
     def _align(self, finished: bool) -> bool:
         """Average the weights and the optimizer's memory if it is time; whether all ranks have the same ones now."""
@@ -300,6 +315,7 @@ class Trainer:
             with torch.no_grad():
                 model = bare(self._model)
                 tensors = [*model_tensors(model).values(), *optimizer_tensors(model, self._optimizer).values()]
+                tensors += [] if self._ema is None else self._ema.tensors().values()
                 self._group.average(tensor for tensor in tensors if tensor.is_floating_point() and tensor.dim())
         return True
 
@@ -355,6 +371,9 @@ class Trainer:
         self.progress.step += 1
         self.progress.tokens += outcome.tokens
         self.progress.loss = outcome.loss
+        self._recipe.schedule.observe(outcome.loss)
+        if self._ema is not None:
+            self._ema.update()
 
     def _report(self, outcome: _Outcome, *, position: Position, saved: int | None) -> None:
         if self.log is None:

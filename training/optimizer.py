@@ -1,4 +1,4 @@
-"""AdamW with weight decay on matrices only."""
+"""The optimizers, with weight decay on matrices only."""
 
 from collections.abc import Iterable
 
@@ -9,9 +9,12 @@ from training.config import OptimizerConfig
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """AdamW in one fused kernel, with norms and biases in a group that does not decay."""
+    """SGD, Adam or AdamW in one fused kernel, with norms and biases in a group that does not decay."""
     groups = decay_groups(model.parameters(), weight_decay=config.weight_decay)
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
+    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    return kind(groups, lr=config.lr, betas=config.betas, fused=True)
 
 
 def decay_groups(parameters: Iterable[nn.Parameter], *, weight_decay: float) -> list[dict[str, object]]:

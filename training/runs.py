@@ -13,13 +13,15 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 import torch
 from rich.console import Console
+from torch import nn
 
 from dataplane import StreamingLoader, Topology
 from dataplane.errors import DatasetNotFoundError, StateMismatchError
 from dataplane.profile import Clock, HostClock, StepAccount
 from dataplane.storage import open_store
 from training.checkpoint import Checkpoints
-from training.config import ParallelConfig, TrainConfig, describe_config, public_values
+from training.config import OptimizerConfig, ParallelConfig, TrainConfig, describe_config, public_values
+from training.ema import Ema
 from training.generators import seed_generators
 from training.group import Group, process_group
 from training.log import StepLog, forget_after
@@ -29,7 +31,7 @@ from training.objective import NextToken
 from training.optimizer import build_optimizer
 from training.parallel import Layout, share, wire_bytes
 from training.precision import bf16_in_hardware, decide_precision
-from training.schedule import WarmupCosine
+from training.schedule import Plateau, Schedule, Warmup
 from training.signals import StopRequest
 from training.watchdog import Watchdog
 
@@ -171,6 +173,8 @@ def run(
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         shapes = [tuple(parameter.shape) for parameter in model.parameters()]
         shared = share(model, config.parallel.sharing(), layout, device)
+        if config.compile != "none":
+            _compile(model, config.compile)
         seed_generators(config.seed, rank=group.data.rank)  # tensor peers draw the same
         checkpoints = stack.enter_context(closing(_open_checkpoints(config, group)))
         resumed_from = checkpoints.newest
@@ -183,6 +187,7 @@ def run(
             group=group,
             device=device,
             account=account,
+            ema=Ema(model, config.optimizer.ema_decay) if config.optimizer.ema_decay else None,
             beat=watchdog.beat,
         )
         if resumed_from is not None:
@@ -329,12 +334,8 @@ def build_recipe(config: TrainConfig, device: torch.device) -> Recipe:
     optimizer, parallel = config.optimizer, config.parallel
     return Recipe(
         sync_every=parallel.sync_every if parallel.data == "local_sgd" else None,
-        schedule=WarmupCosine(
-            peak=optimizer.lr,
-            warmup_steps=optimizer.warmup_steps,
-            num_steps=optimizer.num_steps,
-            min_ratio=optimizer.min_lr_ratio,
-        ),
+        schedule=_schedule(optimizer),
+        clip_value=optimizer.clip_value,
         clip_norm=optimizer.clip_norm,
         accumulation=optimizer.accumulation,
         precision=decide_precision(
@@ -343,6 +344,34 @@ def build_recipe(config: TrainConfig, device: torch.device) -> Recipe:
             bf16_in_hardware=bf16_in_hardware(device),
         ),
     )
+
+
+def _schedule(config: OptimizerConfig) -> Schedule:
+    if config.schedule == "plateau":
+        return Plateau(
+            peak=config.lr,
+            warmup_steps=config.warmup_steps,
+            window=config.step_every,
+            patience=config.patience,
+            factor=config.step_factor,
+            min_ratio=config.min_lr_ratio,
+        )
+    return Warmup(
+        peak=config.lr,
+        warmup_steps=config.warmup_steps,
+        num_steps=config.num_steps,
+        decay=config.schedule,
+        min_ratio=config.min_lr_ratio,
+        step_every=config.step_every,
+        step_factor=config.step_factor,
+    )
+
+
+def _compile(model: nn.Module, backend: str) -> None:
+    """Compile each block of a model, or all of it where it has none: equal blocks are compiled once."""
+    blocks = [layer for layers in model.modules() if isinstance(layers, nn.ModuleList) for layer in layers]
+    for part in blocks or [model]:
+        part.compile(backend=backend)
 
 
 def _open_checkpoints(config: TrainConfig, group: Group) -> Checkpoints:

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from training import Precision, WarmupCosine
+from training import Plateau, Precision, Warmup, load_config
 from training.checkpoint import decide_kept
 from training.generators import generator_state, restore_generators, seed_generators
-from training.optimizer import decay_groups
+from training.optimizer import build_optimizer, decay_groups
 from training.precision import decide_precision
 from training.runs import decide_device, row_width, threads_per_rank
 
@@ -55,15 +55,50 @@ def test_the_newest_checkpoints_stay_and_the_best(metrics, keep, keep_best, kept
     assert decide_kept(metrics, keep=keep, keep_best=keep_best) == kept
 
 
+@pytest.mark.parametrize("decay", ["cosine", "linear"])
 @pytest.mark.parametrize("warmup_steps", [0, 1, 10])
-def test_the_schedule_warms_up_to_its_peak_and_ends_at_its_floor(warmup_steps):
-    schedule = WarmupCosine(peak=2.0, warmup_steps=warmup_steps, num_steps=100, min_ratio=0.1)
+def test_the_schedule_warms_up_to_its_peak_and_ends_at_its_floor(warmup_steps, decay):
+    schedule = Warmup(peak=2.0, warmup_steps=warmup_steps, num_steps=100, min_ratio=0.1, decay=decay)
     lrs = [schedule.lr(step) for step in range(100)]
 
     assert lrs[:warmup_steps] == sorted(lrs[:warmup_steps])
     assert lrs[warmup_steps:] == sorted(lrs[warmup_steps:], reverse=True)
     assert max(lrs) == lrs[warmup_steps] == 2.0
     assert lrs[-1] == schedule.lr(1000) == pytest.approx(0.2)
+
+
+def test_a_schedule_of_steps_drops_at_each():
+    schedule = Warmup(peak=8.0, warmup_steps=0, num_steps=60, decay="step", step_every=20, step_factor=0.5)
+
+    assert [schedule.lr(step) for step in range(60)] == [8.0] * 20 + [4.0] * 20 + [2.0] * 20
+    assert Warmup(peak=8.0, warmup_steps=0, num_steps=9, decay="constant").lr(10**6) == 8.0
+
+
+def test_a_plateau_drops_the_rate_and_falling_losses_do_not():
+    schedule = Plateau(peak=8.0, warmup_steps=2, window=2, patience=2, factor=0.5, min_ratio=0.2)
+    rates = [schedule.lr(0), schedule.lr(1)]
+    for loss in [9.0, 7.0, 6.0, 5.0]:
+        schedule.observe(loss)
+    rates.append(schedule.lr(4))
+    for _ in range(2 * 2 * 3):
+        schedule.observe(6.0)
+        rates.append(schedule.lr(5))
+    again = Plateau(peak=8.0, warmup_steps=2, window=2, patience=2, factor=0.5, min_ratio=0.2)
+    again.load_state_dict(schedule.state_dict())
+
+    assert rates == [4.0, 8.0, 8.0] + [8.0] * 3 + [4.0] * 4 + [2.0] * 4 + [1.6]
+    assert again.lr(9) == schedule.lr(9) == 1.6
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+)
+def test_each_optimizer_decays_matrices_only(name, kind):
+    config = load_config(None, ["data.url=memory://d", f"optimizer.name={name}", "optimizer.weight_decay=0.3"])
+    optimizer = build_optimizer(nn.Linear(2, 2), config.optimizer)
+
+    assert type(optimizer) is kind
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
 
 
 def test_matrices_decay_and_vectors_do_not():

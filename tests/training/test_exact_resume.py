@@ -62,8 +62,17 @@ def test_a_crash_before_any_step_leaves_the_losses_as_they_were(stop, tmp_path, 
     assert losses(tmp_path) == uninterrupted
 
 
-@pytest.mark.parametrize("overrides", [["optimizer.accumulation=2"], ["precision=bf16"], ["optimizer.clip_norm=0.1"]])
-def test_resume_is_exact_with_accumulation_bf16_and_clipping(overrides, tmp_path):
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile's own, of torch 2.13
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["optimizer.accumulation=2", "optimizer.clip_norm=0.1", "optimizer.clip_value=0.01"],
+        ["precision=bf16", "optimizer.schedule=plateau", "optimizer.step_every=1", "optimizer.patience=1"],
+        ["precision=fp16", "optimizer.name=sgd", "model.recompute=true"],
+        ["optimizer.name=adam", "optimizer.ema_decay=0.9", "optimizer.schedule=linear", "compile=eager"],
+    ],
+)
+def test_resume_is_exact_in_every_way_of_training(overrides, tmp_path):
     train(tmp_path / "whole", *overrides)
     for sample in (6, 10):
         with pytest.raises(Crash):

@@ -52,6 +52,23 @@ def test_clipping_sees_the_gradient_without_its_loss_scale(norm, applied):
     assert 1.0 - weight(trainer) == pytest.approx(applied, abs=1e-5)
 
 
+def test_clipping_by_value_bounds_each_number_after_the_norm():
+    trainer = toy_trainer(SINGLE, [batch(4.0)], clip_norm=2.0, clip_value=0.25)
+    train(trainer)
+
+    assert logged(trainer, "grad_norm") == [4.0]
+    assert 1.0 - weight(trainer) == pytest.approx(0.25)
+
+
+def test_the_running_mean_follows_the_weights_and_is_lent_for_a_while():
+    trainer = toy_trainer(SINGLE, [batch(1.0)] * 2, ema_decay=0.75)
+    train(trainer)  # 1.0, 0.0, -1.0
+
+    with trainer._ema.in_place():
+        assert weight(trainer) == 0.75 * 0.75 * 1.0 + 0.25 * -1.0
+    assert weight(trainer) == -1.0
+
+
 def test_a_gradient_that_overflows_without_a_loss_scale_stops_the_run():
     trainer = toy_trainer(SINGLE, [batch(1.0), batch(1.0, overflow=True)])
 
@@ -68,7 +85,7 @@ def test_a_gradient_that_overflows_at_any_loss_scale_stops_the_run():
     assert weight(trainer) == 1.0
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_an_overflow_skips_the_update_and_the_schedule_waits(world_size, tmp_path):
     for step, skipped, lrs, final in on_ranks(world_size, skip_steps_1_and_4, tmp_path):
         assert (step, skipped) == (8, 2)
@@ -85,13 +102,20 @@ def skip_steps_1_and_4(group):
     return trainer.progress.step, trainer.progress.skipped, logged(trainer, "lr"), weight(trainer)
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_learning_rate_depends_on_the_update_number_only(accumulation):
-    trainer = toy_trainer(SINGLE, [batch(1.0)] * 60, lr=1e-3, num_steps=20, min_ratio=0, accumulation=accumulation)
-    train(trainer, num_steps=20)
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_the_learning_rate_depends_on_the_update_number_only(world_size, tmp_path):
+    expected = [8e-3] * 20 + [4e-3] * 20 + [2e-3] * 20
+    for lrs_of_rank in on_ranks(world_size, dropping_lrs, tmp_path):
+        assert lrs_of_rank == [expected, expected]
 
-    schedule = trainer._recipe.schedule
-    assert logged(trainer, "lr") == [schedule.lr(step) for step in range(20)]
+
+def dropping_lrs(group):
+    found = []
+    for accumulation in (1, 3):
+        trainer = toy_trainer(group, [batch(1.0)] * 60 * accumulation, lr=8e-3, decay="step", accumulation=accumulation)
+        train(trainer, num_steps=60)
+        found.append(logged(trainer, "lr"))
+    return found
 
 
 def test_two_ranks_make_the_updates_of_one(tmp_path):

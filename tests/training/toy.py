@@ -10,7 +10,8 @@ from torch.multiprocessing import start_processes
 
 from dataplane import Position, Topology
 from dataplane.profile import StepAccount
-from training import Precision, Trainer, WarmupCosine
+from training import Precision, Trainer, Warmup
+from training.ema import Ema
 from training.group import Group, process_group
 from training.loop import Recipe
 from training.parallel import Sharing, share
@@ -76,8 +77,11 @@ def toy_trainer(
     lr=1.0,
     num_steps=1,
     min_ratio=1.0,
+    decay="cosine",
     accumulation=1,
     clip_norm=None,
+    clip_value=None,
+    ema_decay=None,
     precision=FP32,
     sharing=SHARING,
 ):
@@ -90,7 +94,16 @@ def toy_trainer(
         objective=ToyObjective(),
         loader=ToyLoader(batches),
         recipe=Recipe(
-            schedule=WarmupCosine(peak=lr, warmup_steps=0, num_steps=num_steps, min_ratio=min_ratio),
+            schedule=Warmup(
+                peak=lr,
+                warmup_steps=0,
+                num_steps=num_steps,
+                min_ratio=min_ratio,
+                decay=decay,
+                step_every=20,
+                step_factor=0.5,
+            ),
+            clip_value=clip_value,
             clip_norm=clip_norm,
             accumulation=accumulation,
             precision=precision,
@@ -100,6 +113,7 @@ def toy_trainer(
         device=CPU,
         account=StepAccount(rank=group.rank),
         log=FakeLog(),
+        ema=Ema(model, ema_decay) if ema_decay else None,
     )
 
 
