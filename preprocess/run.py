@@ -91,7 +91,7 @@ def preprocess(
     committed; an error or an interruption leaves the dataset as it was, and the same call again goes on from the tasks
     that were finished. With `append`, inputs that the dataset has already are left out, and the others' rows come
     after those of the newest version. `resume=False` refuses a destination with unfinished work instead of going on.
-    `engine` None takes worker processes, one for each core, or this process where there is little to do. `unfinished`
+    `engine` None takes a worker process for each core, or this process where there is little to do. `unfinished`
     is called with the report of what is done when the run is interrupted.
 
     Raises:
@@ -126,9 +126,9 @@ def preprocess(
 
 
 def local_engine(num_tasks: int) -> Engine:
-    """A process for each core, or this one where there is nothing to share out."""
+    """A process for each core, or this one where there is too little to share out: native code uses all cores here."""
     cores = available_cores()
-    return Processes(cores) if min(cores, num_tasks) > 1 else Inline()
+    return Processes(cores) if cores > 1 and num_tasks >= 2 * cores else Inline()
 
 
 class _Run:
