@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
-from fsspec.asyn import sync
+from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dataplane.errors import (
@@ -127,7 +127,7 @@ class FsspecStore:
         def request(files: AbstractFileSystem, name: str, _: int) -> dict[str, Any]:
             try:
                 files.invalidate_cache()
-                found = files.find(name, detail=True)
+                found = files.find(name, detail=True, **_strictly(files))
             except FileNotFoundError:
                 return {}
             # Some find the folder itself in an empty one.
@@ -219,6 +219,8 @@ def _status_of(error: BaseException) -> int | None:
     for each in (error, error.__cause__):
         if isinstance(response := getattr(each, "response", None), dict):  # botocore's
             return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if isinstance(status := getattr(response, "status_code", None), int):  # that of requests
+            return status
         if isinstance(status := getattr(each, "status", None), int):  # aiohttp's
             return status
     return None
@@ -230,6 +232,18 @@ def _remove(files: AbstractFileSystem, name: str) -> None:
         sync(files.loop, files._rm_file, name)
     else:
         files.rm_file(name)
+
+
+def _strictly(files: AbstractFileSystem) -> dict[str, Any]:
+    """What keeps fsspec's own `find` from taking a folder that it cannot reach for an empty one."""
+    shared = AsyncFileSystem._find if files.async_impl else AbstractFileSystem.find
+    own = type(files)._find if files.async_impl else type(files).find
+    return {"on_error": _raise_unless_missing} if own is shared else {}
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _renames(files: AbstractFileSystem) -> bool:

@@ -136,9 +136,10 @@ class TestAWrongAddress:
             store.list("")
         assert store.metrics.snapshot()["store_attempts"] == 1
 
-    def test_a_dataset_behind_it_is_never_missing(self):
-        with pytest.raises(StoreUnavailableError, match=r"hdfs://127\.0\.0\.1:9/data"):
-            open_dataset("hdfs://127.0.0.1:9/data", storage_options=IMPATIENT)
+    @pytest.mark.parametrize("protocol", ["hdfs", "webhdfs"])
+    def test_a_dataset_behind_it_is_never_missing(self, protocol):
+        with pytest.raises(StoreUnavailableError, match=rf"{protocol}://127\.0\.0\.1:9/data.*refused"):
+            open_dataset(f"{protocol}://127.0.0.1:9/data", storage_options=IMPATIENT)
 
     @pytest.mark.parametrize("command", [["preprocess", "SOURCE", "URL"], ["inspect", "URL"]], ids=str)
     def test_commands_end_within_a_minute_and_name_it(self, tmp_path, command):
