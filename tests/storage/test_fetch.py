@@ -224,7 +224,8 @@ def test_errors_go_to_those_who_want_the_block(store):
     assert [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Exception)] == [50]
     assert metrics.snapshot()["failed_requests"] == 1
     assert metrics.snapshot()["backoffs"] == 1
-    assert pace.limit.limit < 16
+    # By how much depends on what the limit had grown to by then.
+    assert pace.limit.cut_at > 0
 
 
 class Stuck:
