@@ -78,7 +78,8 @@ def _tokens(texts: list[str], corpus: str, tokenizer: str, folder: Path, rounds:
 
 def _workers(texts: list[str], corpus: str, tokenizer: str, folder: Path, rounds: int) -> None:
     size = sum(len(text.encode()) for text in texts) / MEGA
-    recipe = Recipe(packing=Packing(tokenizer=tokenizer, sequence_length=2048))
+    # Enough tasks that neither waits for the other's last one.
+    recipe = Recipe(packing=Packing(tokenizer=tokenizer, sequence_length=2048), task_bytes=MEGA // 2)
     contestants = {
         "one worker": lambda: size / _seconds(corpus, folder, recipe, Processes(1, 1)),
         "two workers": lambda: size / _seconds(corpus, folder, recipe, Processes(2, 1)),
@@ -121,11 +122,13 @@ def _parquet(texts: list[str], folder: Path, rounds: int) -> None:
 
 
 def _memory(folder: Path, num_bytes: int) -> None:
+    # Tasks of one size, which bounds the shard that a worker builds in memory; by default they grow with the inputs.
+    recipe = Recipe(task_bytes=16 * MEGA)
     peaks = {}
     for factor in (1, 20):
         source = folder / "memory.parquet"
         _write_random(source, num_bytes * factor)
-        made = preprocess([str(source)], str(folder / "memory"), engine=Processes(2, 1))
+        made = preprocess([str(source)], str(folder / "memory"), recipe, engine=Processes(2, 1))
         peaks[f"{source.stat().st_size / MEGA:.0f} MB of input"] = [made.peak_worker_bytes / MEGA]
         shutil.rmtree(folder / "memory")
     report("most memory of a worker", peaks, unit="MB", limit=next(iter(peaks)))
@@ -182,7 +185,7 @@ def _trained(folder: Path) -> str:
 
 
 def _compressed(texts: list[str], folder: Path) -> str:
-    """JSON lines in files of some 8 MB of text, so that there is something to share out."""
+    """JSON lines in files of some 2 MB of text, so that there is something to share out."""
     folder.mkdir()
     numbers = itertools.count()
     lines: list[str] = []
@@ -196,7 +199,7 @@ def _compressed(texts: list[str], folder: Path) -> str:
     for text in texts:
         lines.append(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         size += len(text)
-        if size >= 8 * MEGA:
+        if size >= 2 * MEGA:
             flush()
             size = 0
     if lines:
