@@ -1,18 +1,48 @@
 """The names of Arrow types as people write them, and as Arrow prints them: `list<float32>`, `timestamp[us, UTC]`."""
 
+import difflib
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 
-_TOKEN = re.compile(r"\s*([<>\[\](),:]|[^<>\[\](),:\s][^<>\[\](),:]*)")
-_NOT_NULL = re.compile(r"\s+not null$")
+Parsed = TypeVar("Parsed")
+
+_TOKEN = re.compile(r"[A-Za-z_][\w.]*|\d+|\S")
+_BRACKETS = "<>[](),:"
+_SHORT = {"text": "string", "bytes": "binary", "boolean": "bool", "int": "int64"}
+_NAMES = (
+    *(
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    ),
+    *("string", "large_string", "binary", "large_binary", "fixed_size_binary", "decimal128", "decimal256"),
+    *("date32", "date64", "timestamp[us]", "timestamp[ns]", "time32[s]", "time64[us]", "duration[us]"),
+    *("list", "large_list", "fixed_size_list", "struct", "map"),
+)
 _KNOWN = (
     "bool, int8 to int64, uint8 to uint64, float16 to float64, string, large_string, binary, large_binary, "
     "fixed_size_binary[N], date32, date64, time32[UNIT], time64[UNIT], timestamp[UNIT], timestamp[UNIT, ZONE], "
-    "duration[UNIT], decimal128(PRECISION, SCALE), list<TYPE>, large_list<TYPE>, fixed_size_list<TYPE>[N], "
-    "struct<NAME: TYPE, ...>, map<TYPE, TYPE>; each may end in `not null`"
+    "duration[UNIT], decimal128(PRECISION, SCALE), list<TYPE>, list<TYPE>[N], large_list<TYPE>, "
+    "fixed_size_list<TYPE>[N], struct<NAME: TYPE, ...>, map<TYPE, TYPE>"
 )
+
+
+def parse_type(text: str) -> pa.DataType:
+    """The type that a text names. Raises ValueError that says what is wrong with the text, with the nearest name."""
+    return _parsed(text, _Parser.type, f"type {text!r}")
 
 
 def parse_schema(types: Iterable[tuple[str, str]]) -> pa.Schema:
@@ -22,141 +52,180 @@ def parse_schema(types: Iterable[tuple[str, str]]) -> pa.Schema:
     """
     fields: list[pa.Field] = []
     for name, text in types:
-        try:
-            fields.append(_Parser(text).whole_field(name))
-        except (ValueError, pa.ArrowException) as error:
-            raise ValueError(f"schema: column {name!r} is of type {text!r}: {error}; known are {_KNOWN}") from None
+        where = f"schema: column {name!r} is of type {text!r}"
+        field = _parsed(text, partial(_Parser.field, name=name), where)
+        if _holds_nothing(field.type):
+            raise ValueError(f"{where}: {field.type} cannot be asked for; known are {_KNOWN}")
+        fields.append(field)
     names = [field.name for field in fields]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"schema must name at least one column and each once, got {', '.join(names) or 'none'}")
     return pa.schema(fields)
 
 
+def _parsed(text: str, read: "Callable[[_Parser], Parsed]", where: str) -> Parsed:
+    """What is read of the whole text. Raises ValueError that begins with `where`."""
+    parser = _Parser(text)
+    try:
+        found = read(parser)
+        parser.expect("")
+    except (ValueError, pa.ArrowException) as error:
+        raise ValueError(f"{where}: {error}; known are {_KNOWN}") from None
+    return found
+
+
+def _holds_nothing(kind: pa.DataType) -> bool:
+    """Whether the type, or one that it is made of, is null or an interval, which no input has values of."""
+    if pa.types.is_null(kind) or pa.types.is_interval(kind):
+        return True
+    return any(_holds_nothing(kind.field(number).type) for number in range(kind.num_fields))
+
+
 class _Parser:
     """Reads one type, from left to right."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = [match[1].strip() for match in _TOKEN.finditer(text)]
+        self._text = text
+        self._tokens = list(_TOKEN.finditer(text))
+        self._place = 0
 
-    def whole_field(self, name: str) -> pa.Field:
-        field = self._field(name)
-        if self._tokens:
-            raise ValueError(f"found {self._tokens[0]!r} behind the type")
-        return field
-
-    def _field(self, name: str) -> pa.Field:
-        kind = self._type()
-        nullable = True
-        if self._tokens and self._tokens[0] == "not null":
-            self._next("not null")
-            nullable = False
+    def field(self, name: str) -> pa.Field:
+        kind = self.type()
+        nullable = self._peek() != "not"
+        if not nullable:
+            self.expect("not")
+            self.expect("null")
         return pa.field(name, kind, nullable)
 
-    def _type(self) -> pa.DataType:
-        word = self._word()
-        if _NOT_NULL.search(word):
-            word = _NOT_NULL.sub("", word)
-            self._tokens.insert(0, "not null")
-        make: dict[str, Callable[[], pa.DataType]] = {
-            "list": lambda: pa.list_(self._item()),
+    def type(self) -> pa.DataType:
+        name = self._next()
+        made: dict[str, Callable[[], pa.DataType]] = {
+            "list": self._list,
+            "fixed_size_list": lambda: pa.list_(self._item(), self._size()),
             "large_list": lambda: pa.large_list(self._item()),
-            "fixed_size_list": self._fixed_size_list,
-            "struct": lambda: pa.struct(self._struct_fields()),
+            "struct": self._struct,
             "map": self._map,
-            "fixed_size_binary": lambda: pa.binary(self._numbers("[", "]", 1)[0]),
-            "decimal128": lambda: pa.decimal128(*self._numbers("(", ")", 2)),
-            "decimal256": lambda: pa.decimal256(*self._numbers("(", ")", 2)),
+            "decimal128": lambda: pa.decimal128(*self._decimal()),
+            "decimal256": lambda: pa.decimal256(*self._decimal()),
+            "fixed_size_binary": lambda: pa.binary(self._size()),
+            "timestamp": self._timestamp,
         }
-        if word in make:
-            return make[word]()
-        if self._tokens[:1] != ["["]:
-            return _primitive(word)
-        self._next("[")
-        unit = self._word()
-        zone = None
-        if self._tokens[:1] == [","]:
-            self._next(",")
-            zone = self._zone()
-        self._next("]")
-        if zone is None:
-            return _primitive(f"{word}[{unit}]")
-        if word != "timestamp":
-            raise ValueError(f"{word} has no zone")
-        return pa.timestamp(unit, zone)
+        if name in made:
+            return made[name]()
+        if name in ("binary", "bytes") and self._peek() == "[":
+            return pa.binary(self._size())
+        return self._alias(name)
 
-    def _zone(self) -> str:
-        zone = self._word().removeprefix("tz=")
-        while self._tokens[:1] == [":"]:  # +02:00
-            zone += self._next(":") + self._word()
-        return zone
+    def expect(self, wanted: str) -> None:
+        found = self._next()
+        if found != wanted:
+            before = self._text[: self._start(self._place - 1)].strip()
+            raise ValueError(f"expected {wanted or 'the end'!r}, found {found or 'the end'!r} after {before!r}")
 
-    def _fixed_size_list(self) -> pa.DataType:
-        item = self._item()
-        return pa.list_(item, self._numbers("[", "]", 1)[0])
+    def _peek(self) -> str:
+        return self._tokens[self._place][0] if self._place < len(self._tokens) else ""
+
+    def _next(self) -> str:
+        token = self._peek()
+        self._place += 1
+        return token
+
+    def _start(self, place: int) -> int:
+        """Where a token begins in the text."""
+        return self._tokens[place].start() if place < len(self._tokens) else len(self._text)
+
+    def _number(self) -> int:
+        token = self._next()
+        if not token.isdecimal():
+            raise ValueError(f"expected a number, found {token or 'the end'!r}")
+        return int(token)
+
+    def _named(self) -> str | None:
+        """The name before a colon, if there is one; it may have spaces."""
+        start = place = self._place
+        while place < len(self._tokens) and self._tokens[place][0] not in _BRACKETS:
+            place += 1
+        if place == start or place == len(self._tokens) or self._tokens[place][0] != ":":
+            return None
+        self._place = place + 1
+        return self._text[self._start(start) : self._start(place)].strip()
 
     def _item(self) -> pa.Field:
-        """The items in brackets, with or without a name."""
-        self._next("<")
-        name = self._named()
-        field = self._field("item" if name is None else name)
-        self._next(">")
-        return field.with_name("item")
+        """What is in a list, in its brackets; Arrow prints it with a name."""
+        self.expect("<")
+        self._named()
+        field = self.field("item")
+        self.expect(">")
+        return field
 
-    def _struct_fields(self) -> list[pa.Field]:
+    def _list(self) -> pa.DataType:
+        item = self._item()
+        return pa.list_(item, self._size()) if self._peek() == "[" else pa.list_(item)
+
+    def _size(self) -> int:
+        self.expect("[")
+        size = self._number()
+        self.expect("]")
+        return size
+
+    def _struct(self) -> pa.DataType:
+        self.expect("<")
         fields: list[pa.Field] = []
-        self._next("<")
-        while self._tokens[:1] != [">"]:
+        while self._peek() != ">":
             if fields:
-                self._next(",")
+                self.expect(",")
             name = self._named()
             if name is None:
                 raise ValueError("a field of a struct needs a name, as in struct<x: int64>")
-            fields.append(self._field(name))
-        self._next(">")
-        return fields
+            fields.append(self.field(name))
+        self.expect(">")
+        return pa.struct(fields)
 
     def _map(self) -> pa.DataType:
-        self._next("<")
-        key = self._type()
-        self._next(",")
-        item = self._field("value")
-        self._next(">")
+        self.expect("<")
+        key = self.type()
+        self.expect(",")
+        item = self.field("value")
+        self.expect(">")
         return pa.map_(key, item)
 
-    def _named(self) -> str | None:
-        """The name before a colon, if there is one."""
-        if self._tokens[1:2] != [":"]:
-            return None
-        name = self._word()
-        self._next(":")
-        return name
+    def _decimal(self) -> tuple[int, int]:
+        self.expect("(")
+        precision = self._number()
+        self.expect(",")
+        scale = self._number()
+        self.expect(")")
+        return precision, scale
 
-    def _numbers(self, opening: str, closing: str, count: int) -> list[int]:
-        self._next(opening)
-        numbers = [int(self._word())]
-        for _ in range(count - 1):
-            self._next(",")
-            numbers.append(int(self._word()))
-        self._next(closing)
-        return numbers
+    def _timestamp(self) -> pa.DataType:
+        self.expect("[")
+        unit = self._next()
+        zone = None
+        if self._peek() == ",":
+            self.expect(",")
+            zone = self._zone()
+        self.expect("]")
+        if unit not in ("s", "ms", "us", "ns"):
+            raise ValueError(f"a timestamp counts s, ms, us or ns, not {unit!r}")
+        return pa.timestamp(unit, zone)
 
-    def _word(self) -> str:
-        if not self._tokens or not re.match(r"[^<>\[\](),:]", self._tokens[0]):
-            raise ValueError(f"found {self._tokens[0]!r}" if self._tokens else "it ends too early")
-        return self._tokens.pop(0)
+    def _zone(self) -> str:
+        zone = ""
+        while self._peek() not in ("]", ""):
+            zone += self._next()
+        if not (zone := zone.removeprefix("tz=")):
+            raise ValueError("expected a zone of time after the comma")
+        return zone
 
-    def _next(self, expected: str) -> str:
-        found = self._tokens[0] if self._tokens else "the end"
-        if found != expected:
-            raise ValueError(f"found {found!r} where {expected!r} should be")
-        return self._tokens.pop(0)
-
-
-def _primitive(name: str) -> pa.DataType:
-    try:
-        kind = pa.type_for_alias(name)
-    except ValueError:
-        raise ValueError(f"{name!r} is not known") from None
-    if pa.types.is_null(kind) or pa.types.is_interval(kind):
-        raise ValueError(f"{name!r} cannot be asked for")
-    return kind
+    def _alias(self, name: str) -> pa.DataType:
+        alias = _SHORT.get(name, name)
+        if self._peek() == "[":  # a unit, as in duration[us]
+            self.expect("[")
+            alias += f"[{self._next()}]"
+            self.expect("]")
+        try:
+            return pa.type_for_alias(alias)
+        except ValueError:
+            near = difflib.get_close_matches(alias, _NAMES, n=1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"there is no type {alias!r}{hint}") from None

@@ -12,7 +12,7 @@ from dataplane.errors import InputError
 from preprocess.operations.base import NO_DROPS, Bound, Drops, Settings
 from preprocess.operations.expressions import BoundExpression, Expression
 from preprocess.operations.refusals import first_refused, reason_of, require_columns, shown
-from preprocess.operations.types import parse_type
+from preprocess.type_names import parse_type
 
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 

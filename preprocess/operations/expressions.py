@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dataplane.errors import InputError
 from preprocess.operations.refusals import first_refused, reason_of, shown
-from preprocess.operations.types import parse_type
+from preprocess.type_names import parse_type
 
 _MAX_CHARACTERS = 10_000
 _NOT_ROW_WISE = {"random"}  # a scalar function to Arrow, but not one of the row

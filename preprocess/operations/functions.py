@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue, field_validator
 from dataplane.storage import digest_of
 from preprocess.operations.base import NO_DROPS, Bound, Drops, Settings
 from preprocess.operations.filters import kept
-from preprocess.operations.types import parse_type
+from preprocess.type_names import parse_type
 
 Function = Callable[..., Any]  # Any: what a user's function takes and gives is checked when it is called
 

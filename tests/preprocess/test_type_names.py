@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from preprocess.operations.types import parse_type
+from preprocess.type_names import parse_type
 
 TYPES = [
     *(pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float64(), pa.string(), pa.large_binary(), pa.date32()),
