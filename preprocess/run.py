@@ -67,7 +67,7 @@ class _Plan:
     inputs: Inputs
     unchanged: int
     tasks: Sequence[Task]
-    """None yet until it is clear that there is something to do."""
+    """None until it is clear that there is something to do: cutting files may have to look into them."""
     bases: Mapping[str, Dataset | None]
     """The version that each output is to be put after."""
     vocabulary: Vocabulary | None
@@ -237,25 +237,24 @@ class _Run:
 
     def _committed(self, output: str, shards: Sequence[Shard]) -> DatasetVersion:
         store, base = self._job.store(output), self._plan.bases[output]
-        if (newest := _newest(self._job, output)) is not None and _is_of(newest, self._job.fingerprint):
-            return newest  # this very run did, and was killed before it could say so
+        if (newest := _newest(self._job, output)) is not None and _is_of(newest.version, self._job.fingerprint):
+            return newest.version  # this very run did, and was killed before it could say so
         try:
             return self._commit(store, shards, base)
         except VersionConflictError:
             newest = _newest(self._job, output)
-            if newest is not None and _is_of(newest, self._job.fingerprint):
-                return newest  # somebody gave the same command at the same time
-            if base is None or self._job.recipe.packing is not None:
+            if newest is not None and _is_of(newest.version, self._job.fingerprint):
+                return newest.version  # somebody gave the same command at the same time
+            if newest is None or base is None or self._job.recipe.packing is not None:
                 raise
-            return self._commit(store, shards, self._rebased(output))
+            self._check_room_after(newest)
+            return self._commit(store, shards, newest)
 
-    def _rebased(self, output: str) -> Dataset:
-        """The newest version, after which these rows can still come: it has none of their inputs."""
-        newest = open_dataset(self._job.url(output), storage_options=self._job.storage_options)
+    def _check_room_after(self, newest: Dataset) -> None:
+        """Raises VersionConflictError or ValueError if these rows cannot come after those of another writer."""
         new_inputs(self._plan.inputs, read_records(newest), newest, others=True)
         assert self._job.block_schema is not None
         parent_for(newest, self._job.block_schema.value)
-        return newest
 
     def _commit(self, store: Store, shards: Sequence[Shard], base: Dataset | None) -> DatasetVersion:
         job = self._job
@@ -365,9 +364,10 @@ def _finished(plan: _Plan, *, resume: bool) -> Report | None:
     Raises DatasetExistsError if there is a dataset, and it is not of this run, or not to be gone on with.
     """
     newest = {output: _newest(plan.job, output) for output in plan.job.outputs}
-    ours = {name: each for name, each in newest.items() if each and _is_of(each, plan.job.fingerprint)}
-    for output, version in newest.items():
-        if version is not None and (output not in ours or not resume):
+    versions = {name: each.version for name, each in newest.items() if each}
+    ours = {name: version for name, version in versions.items() if _is_of(version, plan.job.fingerprint)}
+    for output in versions:
+        if output not in ours or not resume:
             refuse_existing(plan.job.store(output))
     if len(ours) < len(newest):
         return None
@@ -378,9 +378,9 @@ def _finished(plan: _Plan, *, resume: bool) -> Report | None:
     return report_of(plan, origin.counts, ours, Tracker(None), 0.0)
 
 
-def _newest(job: Job, output: str) -> DatasetVersion | None:
+def _newest(job: Job, output: str) -> Dataset | None:
     try:
-        return open_dataset(job.url(output), storage_options=job.storage_options).version
+        return open_dataset(job.url(output), storage_options=job.storage_options)
     except DatasetNotFoundError:
         return None
 

@@ -43,9 +43,6 @@ class Work:
         """Where something that belongs to a task is kept until the run is over."""
         return f"{self._folder}/{step}/{number:08d}.{suffix}"
 
-    def is_empty(self) -> bool:
-        return not self.store.list(self._folder)
-
     def clear(self) -> None:
         """Removes everything."""
         with ThreadPoolExecutor(_REQUESTS) as pool:

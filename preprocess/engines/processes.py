@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
@@ -19,7 +18,8 @@ from typing import cast
 
 from dataplane.errors import WorkerDiedError
 from preprocess.engines.base import OnCounts, Outcome, Session, Step, Task
-from preprocess.engines.worker import Begin, Counted, Done, Failed, Message, WorkerTraceback
+from preprocess.engines.task_queue import TaskQueue
+from preprocess.engines.worker import Begin, Counted, Done, Failed, Message
 
 # The child imports what this process could import, whatever it was started with.
 _PROGRAM = """\
@@ -61,12 +61,11 @@ class _Pool:
         self._workers: list[_Worker] = []
 
     def run(self, step: Step, tasks: Sequence[Task], on_counts: OnCounts) -> Iterator[tuple[int, Outcome]]:
-        waiting = deque(tasks)
-        failures: dict[int, BaseException] = {}
+        waiting = TaskQueue(tasks)
         try:
             for worker in self._for_tasks(len(tasks)):
                 worker.begin(step)
-                worker.give(waiting.popleft())
+                worker.give(waiting.take())
             while busy := {worker.connection: worker for worker in self._workers if worker.task is not None}:
                 for connection in wait(list(busy)):
                     worker = busy[cast("Connection", connection)]
@@ -76,19 +75,15 @@ class _Pool:
                         case Counted(counts):
                             on_counts(task.number, counts)
                             continue
-                        case Failed(error, trace):
-                            error.__cause__ = WorkerTraceback(trace)
-                            failures[task.number] = error
-                            # Whichever task fails first on the clock, the first in order is reported.
-                            waiting = deque(each for each in waiting if each.number < task.number)
+                        case Failed() as failed:
+                            waiting.fail(task, failed)
                             worker.task = None
                         case Done(outcome):
                             worker.task = None
                             yield task.number, outcome
                     if waiting:
-                        worker.give(waiting.popleft())
-            if failures:
-                raise failures[min(failures)]
+                        worker.give(waiting.take())
+            waiting.check()
         finally:
             self._stop([worker for worker in self._workers if worker.task is not None])
 

@@ -4,14 +4,14 @@ Inputs, destination and the tokenizer must be reachable from every node under th
 user's modules importable there.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from dataplane.errors import MissingExtraError, WorkerDiedError
 from preprocess.engines.base import OnCounts, Outcome, Session, Step, Task
-from preprocess.engines.worker import Done, Failed, WorkerTraceback, failure
+from preprocess.engines.task_queue import TaskQueue
+from preprocess.engines.worker import Done, Failed, failure
 
 
 class Ray:
@@ -51,29 +51,25 @@ class _Cluster:
         shared = ray.put(step)
         actors = [actor.remote(shared) for _ in range(min(self._workers, len(tasks)))]
         idle = list(actors)
-        waiting = deque(tasks)
+        waiting = TaskQueue(tasks)
         running: dict[Any, tuple[Task, Any]] = {}  # Any: Ray's references and handles
-        failures: dict[int, Exception] = {}
         try:
             while waiting or running:
                 while waiting and idle:
-                    handle, task = idle.pop(), waiting.popleft()
+                    handle, task = idle.pop(), waiting.take()
                     running[handle.run.remote(task)] = (task, handle)
                 (reference, *_), _ = ray.wait(list(running), num_returns=1)
                 task, handle = running.pop(reference)
                 match _answer(ray, reference, task):
-                    case Failed(error, trace):
-                        error.__cause__ = WorkerTraceback(trace)
-                        failures[task.number] = error
-                        waiting = deque(each for each in waiting if each.number < task.number)
+                    case Failed() as failed:
+                        waiting.fail(task, failed)
                     case Done(outcome):
                         yield task.number, outcome
                 idle.append(handle)
         finally:
             for each in actors:
                 ray.kill(each)
-        if failures:
-            raise failures[min(failures)]
+        waiting.check()
 
 
 class _Actor:

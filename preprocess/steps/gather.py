@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dataplane.catalog import Shard
 from dataplane.formats import ArrowFormat
 from dataplane.metrics import Metrics
 from dataplane.plan import Block
@@ -15,7 +16,7 @@ from dataplane.storage import BlockSource
 from preprocess.engines import Outcome, Running
 from preprocess.steps.job import Job, StepRunner
 from preprocess.steps.rows import Rows
-from preprocess.steps.scatter import KEY_COLUMN, block_from_json
+from preprocess.steps.scatter import KEY_COLUMN
 from preprocess.steps.sinks import Sinks
 from preprocess.steps.write import write_rows
 
@@ -62,8 +63,9 @@ def buckets_of(scattered: Sequence[Outcome], input_bytes: int) -> list[Bucket]:
     """All buckets that have rows, given the outcomes of scattering in the order of the inputs."""
     found: dict[int, list[Block]] = defaultdict(list)
     for outcome in scattered:
-        for segment in outcome.result["segments"]:
-            found[segment["bucket"]].append(block_from_json(segment))
+        for record in outcome.result["files"]:
+            for bucket, block in zip(record["buckets"], Shard.from_json(record["file"]).blocks, strict=True):
+                found[bucket].append(block)
     share = input_bytes // max(1, len(found))
     return [Bucket(number, tuple(found[number]), share) for number in sorted(found)]
 

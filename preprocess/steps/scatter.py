@@ -12,14 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dataplane.catalog import Shard
 from dataplane.errors import InputError
 from dataplane.formats import ShardBuilder
 from dataplane.metrics import Metrics
-from dataplane.plan import Block
 from preprocess.engines import Running
 from preprocess.steps.job import Job, StepRunner
 from preprocess.steps.rows import Rows
 from preprocess.tasks import Task
+from preprocess.work import Work
 
 KEY_COLUMN = "__shuffle_key__"
 # Rows held by a task before they are written to their buckets, in memory bytes.
@@ -27,10 +28,6 @@ _HELD_BYTES = 64 << 20
 # A bucket is sorted in memory; inputs are assumed to unpack to this many times their size.
 _BUCKET_BYTES = 256 << 20
 _UNPACKED = 4
-
-
-Segment = Mapping[str, Any]  # Any: JSON
-"""A run of rows of one bucket: its number, and the block of the work folder that holds it."""
 
 
 @dataclass(frozen=True)
@@ -51,45 +48,55 @@ class ScatterStep:
             raise ValueError(f"column {KEY_COLUMN!r} is named like the column of shuffle keys; rename it")
 
         def make(task: Task) -> Mapping[str, Any]:  # Any: JSON
-            segments: list[Segment] = []
-            held: list[pa.RecordBatch] = []
-            row = number = 0
-
-            def flush() -> None:
-                nonlocal number
-                if held:
-                    path = work.path(self.name, task.number, f"{number:04d}.arrow")
-                    data, found = self._segments(held, path)
-                    work.store.write(path, data)
-                    segments.extend(found)
-                    held.clear()
-                    number += 1
-
+            scattered = _Scattered(work, self.name, task.number, self.log2_buckets)
+            row = 0
             for batch in rows.of(task):
                 keys = shuffle.keys(task.number, row, batch.num_rows)
                 row += batch.num_rows
-                held.append(batch.append_column(KEY_COLUMN, pa.array(keys)))
-                if sum(each.nbytes for each in held) >= _HELD_BYTES:
-                    flush()
-            flush()
-            return {"segments": segments}
+                scattered.add(batch.append_column(KEY_COLUMN, pa.array(keys)))
+            return {"files": scattered.finish()}
 
         return StepRunner(self.name, work, metrics, make)
 
-    def _segments(self, held: list[pa.RecordBatch], path: str) -> tuple[memoryview, list[Segment]]:
-        """The bytes of a file of the rows by bucket, and what is where in it."""
-        (batch,) = pa.Table.from_batches(held).combine_chunks().to_batches()
+
+class _Scattered:
+    """The rows of a task on their way to their buckets."""
+
+    def __init__(self, work: Work, step: str, task: int, log2_buckets: int) -> None:
+        self._work = work
+        self._step = step
+        self._task = task
+        self._log2_buckets = log2_buckets
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._files: list[Mapping[str, Any]] = []  # Any: JSON
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Takes rows with their keys."""
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        if self._held_bytes >= _HELD_BYTES:
+            self._flush()
+
+    def finish(self) -> list[Mapping[str, Any]]:  # Any: JSON
+        """The files written, each with the bucket of each of its blocks; all of it is durable."""
+        if self._held:
+            self._flush()
+        return self._files
+
+    def _flush(self) -> None:
+        (batch,) = pa.Table.from_batches(self._held).combine_chunks().to_batches()
+        self._held, self._held_bytes = [], 0
         builder = ShardBuilder(batch.schema, codec="lz4")
         buckets = []
-        for bucket, rows in _by_bucket(batch, self.log2_buckets):
+        for bucket, rows in _by_bucket(batch, self._log2_buckets):
             builder.add(rows)
             buckets.append(bucket)
         data, blocks = builder.finish()
-        found: list[Segment] = [
-            {"bucket": bucket, **block_json(replace(block, shard=path))}
-            for bucket, block in zip(buckets, blocks, strict=True)
-        ]
-        return memoryview(data).cast("B"), found
+        path = self._work.path(self._step, self._task, f"{len(self._files):04d}.arrow")
+        self._work.store.write(path, memoryview(data).cast("B"))
+        file = Shard(path=path, num_bytes=len(data), blocks=tuple(replace(block, shard=path) for block in blocks))
+        self._files.append({"buckets": buckets, "file": file.to_json()})
 
 
 def log2_buckets_for(input_bytes: int) -> int:
@@ -103,30 +110,6 @@ def bucket_of(keys: npt.NDArray[np.uint64], log2_buckets: int) -> npt.NDArray[np
     if log2_buckets == 0:
         return np.zeros(len(keys), np.int64)
     return (keys >> np.uint64(64 - log2_buckets)).astype(np.int64)
-
-
-def block_json(block: Block) -> dict[str, Any]:  # Any: JSON
-    """A block as an outcome has it."""
-    return {
-        "shard": block.shard,
-        "offset": block.offset,
-        "num_bytes": block.num_bytes,
-        "num_rows": block.num_rows,
-        "raw_bytes": block.raw_bytes,
-        "digest": block.digest.hex(),
-    }
-
-
-def block_from_json(record: Mapping[str, Any]) -> Block:  # Any: JSON
-    """The same block again."""
-    return Block(
-        shard=record["shard"],
-        offset=record["offset"],
-        num_bytes=record["num_bytes"],
-        num_rows=record["num_rows"],
-        raw_bytes=record["raw_bytes"],
-        digest=bytes.fromhex(record["digest"]),
-    )
 
 
 def _by_bucket(batch: pa.RecordBatch, log2_buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
