@@ -73,6 +73,8 @@ class _Scattered:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Takes rows with their keys."""
+        if not batch.num_rows:
+            return  # a filter dropped all of them
         self._held.append(batch)
         self._held_bytes += batch.nbytes
         if self._held_bytes >= _HELD_BYTES:

@@ -14,7 +14,7 @@ import pytest
 from dataplane.catalog import Encoding, open_dataset
 from dataplane.errors import DatasetExistsError, DatasetNotFoundError, WorkerDiedError
 from preprocess import Inline, Packing, Processes, Ray, Recipe, Shuffle, Split, preprocess
-from preprocess.operations import Deduplicate, Derive, MapFunction
+from preprocess.operations import Deduplicate, Derive, Filter, MapFunction
 from tests.preprocess.datasets import files_of, read_rows, read_table, write_jsonl
 
 ENGINES = {"one process": Processes(1), "two": Processes(2, 1), "four": Processes(4, 1)}
@@ -97,6 +97,16 @@ def test_a_shuffle_keeps_every_row_and_mixes_them_all(source, recipe, tmp_path):
     # Of a full shuffle, neighbours are a third of the whole apart on average; a shuffle by task would show.
     distance = sum(abs(one - other) for one, other in pairwise(numbers)) / 1199
     assert 330 < distance < 470
+
+
+def test_a_shuffle_copes_with_tasks_of_which_no_row_stays(source, tmp_path):
+    late = Filter(where="number >= 700", reason="too early")
+    recipe = Recipe(operations=(late,), shuffle=Shuffle(seed=3), task_bytes=40_000)
+
+    report = preprocess([source], str(tmp_path / "out"), recipe, engine=Inline())
+
+    assert sorted(row["number"] for row in read_rows(tmp_path / "out")) == list(range(700, 1200))
+    assert report.dropped == {"too early": 700}
 
 
 def test_of_duplicates_the_first_in_the_inputs_stays(source, recipe, tmp_path):
