@@ -32,6 +32,17 @@ AWKWARD_NAMES = [
     "n" * 200,
 ]
 
+VERBS = {
+    "read": ["name"],
+    "read_range": ["name", 0, 1],
+    "write": ["name", b"x"],
+    "create": ["name", b"x"],
+    "list": [""],
+    "size": ["name"],
+    "delete": ["name"],
+}
+"""What every store does, with arguments for it."""
+
 
 class StoreContract:
     """Subclasses give `root`, a fixture of (url, options) where nothing is yet."""

@@ -6,6 +6,7 @@ from dataplane.errors import CorruptBlockError, TruncatedObjectError
 from dataplane.metrics import Metrics
 from dataplane.storage.cache import BlockCache
 from dataplane.storage.digest import digest_of
+from dataplane.storage.ranges import Span
 from dataplane.storage.store import Store
 
 # A body that is wrong three times in a row is wrong in the store, not on the way.
@@ -14,15 +15,9 @@ TRIES = 3
 Bytes = bytes | memoryview
 
 
-class StoredBlock(Protocol):
+class StoredBlock(Span, Protocol):
     """What this room needs to know of a block."""
 
-    @property
-    def shard(self) -> str: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def num_bytes(self) -> int: ...
     @property
     def digest(self) -> bytes: ...
 

@@ -26,7 +26,7 @@ from dataplane.storage.filesystem import filesystem_of
 from dataplane.storage.local import TEMPORARY_PREFIX
 from dataplane.storage.retry import policy_of
 from dataplane.storage.secrets import without_secrets
-from dataplane.storage.store import Stat, check_length
+from dataplane.storage.store import EXISTENCE_ERRORS, Stat, check_length, existence_error
 
 T = TypeVar("T")
 
@@ -187,10 +187,8 @@ class FsspecStore:
             yield
         except (StoreError, MissingExtraError):
             raise
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            raise FileNotFoundError(f"{where} does not exist") from error
-        except FileExistsError as error:
-            raise FileExistsError(f"{where} exists already") from error
+        except EXISTENCE_ERRORS as error:
+            raise existence_error(where, error) from error
         except Exception as error:  # file systems let the errors of the libraries below them through
             if type(error).__module__ == "builtins" and not isinstance(error, OSError):
                 raise  # a mistake in a program, ours or theirs

@@ -29,7 +29,7 @@ from dataplane.storage.fork_safe import Library
 from dataplane.storage.identity import FirstSeen
 from dataplane.storage.local import TEMPORARY_PREFIX
 from dataplane.storage.retry import policy_of
-from dataplane.storage.store import Stat, check_length
+from dataplane.storage.store import EXISTENCE_ERRORS, Stat, check_length, existence_error
 
 T = TypeVar("T")
 
@@ -274,10 +274,8 @@ class HdfsStore:
             yield
         except (StoreError, MissingExtraError):
             raise
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            raise FileNotFoundError(f"{where} does not exist") from error
-        except FileExistsError as error:
-            raise FileExistsError(f"{where} exists already") from error
+        except EXISTENCE_ERRORS as error:
+            raise existence_error(where, error) from error
         except PermissionError as error:
             raise StorePermissionError(f"{where}: {_reason(error)}") from error
         except (KeyboardInterrupt, SystemExit):

@@ -68,6 +68,17 @@ class Store(Protocol):
         ...
 
 
+EXISTENCE_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, FileExistsError)
+"""What clients of file systems raise where an object is, or is not, there."""
+
+
+def existence_error(where: str, error: OSError) -> OSError:
+    """What a store raises for one of `EXISTENCE_ERRORS`."""
+    if isinstance(error, FileExistsError):
+        return FileExistsError(f"{where} exists already")
+    return FileNotFoundError(f"{where} does not exist")
+
+
 def check_length(url: str, path: str, start: int, stop: int, received: int) -> None:
     """Raises TruncatedObjectError where a store gave another number of bytes than it was asked for."""
     if received != stop - start:

@@ -25,7 +25,7 @@ from dataplane.errors import (
 )
 from dataplane.storage import open_store
 from dataplane.storage.hdfs import HdfsStore, _Session
-from tests.contracts import StoreContract
+from tests.contracts import VERBS, StoreContract
 from tests.datasets import SAMPLE_SCHEMA, sample_rows, write_samples
 from tests.processes import in_child
 from tests.resume import flat, ids_of
@@ -68,17 +68,6 @@ def files_left(store):
     direct = store._here()
     listed = direct._opened().client.list_status(direct._root, recursive=True)
     return [status.path for status in listed if not status.isdir]
-
-
-VERBS = {
-    "read": ["name"],
-    "read_range": ["name", 0, 1],
-    "write": ["name", b"x"],
-    "create": ["name", b"x"],
-    "list": [""],
-    "size": ["name"],
-    "delete": ["name"],
-}
 
 
 class RefusingClient:

@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from dataplane import StreamingLoader
 from dataplane.errors import StoreError, StorePermissionError, StoreUnavailableError
 from dataplane.storage import open_store
-from tests.contracts import StoreContract
+from tests.contracts import VERBS, StoreContract
 from tests.datasets import write_samples
 from tests.processes import in_child
 from tests.resume import flat, ids_of
@@ -116,17 +116,6 @@ def closed_port():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
-
-
-VERBS = {
-    "read": ["name"],
-    "read_range": ["name", 0, 1],
-    "write": ["name", b"x"],
-    "create": ["name", b"x"],
-    "list": [""],
-    "size": ["name"],
-    "delete": ["name"],
-}
 
 
 @pytest.mark.parametrize("verb", VERBS)

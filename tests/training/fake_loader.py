@@ -98,3 +98,15 @@ def losses(folder: Path) -> dict[int, float]:
     """The loss of each step in a run's metrics."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return {line["step"]: line["loss"] for line in map(json.loads, lines)}
+
+
+class Crash(Exception):
+    """Ends a run where a test wants it to end."""
+
+
+def crash_at(sample):
+    def on_batch(consumed):
+        if consumed == sample:
+            raise Crash
+
+    return on_batch

@@ -11,7 +11,7 @@ import signal
 import fake_loader
 import pytest
 import torch
-from fake_loader import FakeLoader, losses, open_fake, small_config
+from fake_loader import Crash, FakeLoader, crash_at, losses, open_fake, small_config
 from toy import CPU, SINGLE, on_ranks
 
 from dataplane import Topology
@@ -26,18 +26,6 @@ from training.signals import StopRequest
 
 PRELOAD = ["torch._dynamo", "training.runs"]  # importing these takes longer than the runs do
 SAMPLES_PER_BATCH = 2
-
-
-class Crash(Exception):
-    """Ends a run where a test wants it to end."""
-
-
-def crash_at(sample):
-    def on_batch(consumed):
-        if consumed == sample:
-            raise Crash
-
-    return on_batch
 
 
 def train(folder, *overrides, **settings):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fake_loader import losses, open_fake, small_config
+from fake_loader import Crash, crash_at, losses, open_fake, small_config
 from torch import nn
 from toy import SINGLE, batch, in_processes, on_ranks, toy_trainer, train, weight
 
@@ -31,18 +31,6 @@ WAYS = {
 
 
 ACROSS = {2: ["fsdp", "tensor"], 4: ["hybrid", "fsdp and tensor"]}
-
-
-class Crash(Exception):
-    """Ends a run where a test wants it to end."""
-
-
-def crash_at(sample):
-    def on_batch(consumed):
-        if consumed == sample:
-            raise Crash
-
-    return on_batch
 
 
 def batch_size(settings, data_ranks):
